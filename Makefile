@@ -1,0 +1,37 @@
+# `make demo` shows what Varangian does; `make test` checks all of it. Both make .venv on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types check bench clean
+
+demo: $(READY)
+	$(BIN)/varangian run target-localization --seeds 5 \
+	    --rule alone --rule average --rule distance-based --rule loss-based:keep=all --rule loss-based \
+	    --byzantine 0 --byzantine 20 --byzantine 99 --out runs/demo
+
+test: lint types check
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: $(READY)
+	$(BIN)/pytest
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) runs
+
+# torch first: with it installed, nothing else pulls a build of several gigabytes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,50 @@
+"""Learn from your neighbours without trusting them.
+
+Decentralised multi-task learning among agents of which any number may be Byzantine. Everything is imported when it is
+first used, so that a command line that only prints its help stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from varangian import attacks as attacks
+    from varangian import data as data
+    from varangian import optimisers as optimisers
+    from varangian import rules as rules
+    from varangian import studies as studies
+    from varangian import testing as testing
+    from varangian.errors import BadInput as BadInput
+    from varangian.graph import Graph as Graph
+    from varangian.results import load as load
+    from varangian.results import summary as summary
+    from varangian.simulate import simulate as simulate
+    from varangian.task import Task as Task
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BadInput": "errors",
+    "Graph": "graph",
+    "Task": "task",
+    "load": "results",
+    "simulate": "simulate",
+    "summary": "results",
+}
+_ROOMS = ("attacks", "data", "optimisers", "rules", "studies", "testing")
+
+__all__ = ["BadInput", "Graph", "Task", "attacks", "data", "load", "optimisers", "rules", "simulate", "studies", "summary", "testing"]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"varangian.{name}")
+    if name in _HOME:
+        return getattr(import_module(f"varangian.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'varangian' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,75 @@
+"""Pairs of points near each other, with a bound on how many each point has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varangian.errors import BadInput
+
+Array = np.ndarray[Any, Any]
+
+
+def pairs_within(points: Array, radius: float, max_degree: int | None, seed: int) -> Array:
+    """Pairs (i < j) of points at most `radius` apart, at most `max_degree` for each point.
+
+    With a bound, pairs are taken greedily in an order drawn by seed, as long as both ends have room, so that the
+    result is symmetric and no two points in reach of each other are both left with room. Where points lie so densely
+    that listing all pairs is hopeless, only each point's nearest are candidates.
+    """
+    from scipy.spatial import cKDTree
+
+    if not radius > 0:
+        raise BadInput(f"a radius must be positive, not {radius}")
+    if max_degree is not None and max_degree < 0:
+        raise BadInput(f"max_degree must not be negative, but is {max_degree}")
+    tree = cKDTree(points)
+    if max_degree is None:
+        return tree.query_pairs(radius, output_type="ndarray").astype(np.int64)
+    some = points[:: max(1, len(points) // 100)]
+    reachable = tree.query_ball_point(some, radius, return_length=True).mean()
+    if reachable * len(points) <= 10**7:
+        pairs = tree.query_pairs(radius, output_type="ndarray").astype(np.int64)
+    else:
+        pairs = _nearest(tree, points, radius, 2 * max_degree)
+    return _greedy(pairs, len(points), max_degree, np.random.default_rng(seed))
+
+
+def _nearest(tree: Any, points: Array, radius: float, count: int) -> Array:
+    _, other = tree.query(points, k=count + 1, distance_upper_bound=radius, workers=-1)
+    this = np.repeat(np.arange(len(points)), count + 1)
+    other = other.reshape(-1)
+    found = (other < len(points)) & (other != this)
+    low, high = np.minimum(this, other)[found], np.maximum(this, other)[found]
+    code = np.unique(low * len(points) + high)
+    return np.stack(np.divmod(code, len(points)), axis=1)
+
+
+def _greedy(pairs: Array, n: int, max_degree: int, rng: np.random.Generator) -> Array:
+    """Take pairs in random order while both ends have room: all pairs at once, in a few passes.
+
+    A pair is certainly taken when it is, at both of its ends, among the first that still find room; those are taken
+    together, pairs at a full end are dropped, and the rest go round again. The outcome is that of going one by one.
+    """
+    pairs = pairs[rng.permutation(len(pairs))]
+    room = np.full(n, max_degree)
+    taken: list[Array] = []
+    while len(pairs):
+        rank = _rank_among_equals(pairs.reshape(-1)).reshape(-1, 2)
+        take = (rank < room[pairs]).all(axis=1)
+        taken.append(pairs[take])
+        room -= np.bincount(pairs[take].reshape(-1), minlength=n)
+        pairs = pairs[~take]
+        pairs = pairs[(room[pairs] > 0).all(axis=1)]
+    return np.concatenate(taken) if taken else np.empty((0, 2), dtype=np.int64)
+
+
+def _rank_among_equals(values: Array) -> Array:
+    """For each value, how many equal ones stand before it."""
+    order = np.argsort(values, kind="stable")
+    in_order = values[order]
+    first = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
+    rank = np.empty_like(values)
+    rank[order] = np.arange(len(values)) - np.repeat(first, np.diff(np.r_[first, len(values)]))
+    return rank

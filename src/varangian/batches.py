@@ -1,0 +1,172 @@
+"""Data that lies still: batches drawn from it round by round, and held-out data to measure on.
+
+All agents' items are one pool, and `members[k]` lists agent k's places in it, so that agents may own different
+amounts, and share a pool without copying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import vmap
+from torch.utils.data import Dataset
+
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.model import Models, Sample
+from varangian.stack import Stacked
+
+Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Items of all agents, and which are whose."""
+
+    x: Float[Tensor, "item ..."]
+    y: Tensor
+    members: Int[Tensor, "agent most"]
+    counts: Int[Tensor, " agent"]
+
+    def to(self, device: torch.device) -> Pool:
+        return Pool(*(part.to(device) for part in (self.x, self.y, self.members, self.counts)))
+
+    @property
+    def agents(self) -> int:
+        return len(self.members)
+
+    @staticmethod
+    def of(x: Tensor, y: Tensor, members: Sequence[Tensor]) -> Pool:
+        """A pool in which agent k owns the items numbered members[k]."""
+        counts = torch.tensor([len(own) for own in members])
+        for agent, own in enumerate(members):
+            if not len(own):
+                raise BadInput(f"agent {agent} has no data")
+        table = torch.zeros(len(members), int(counts.max()), dtype=torch.long)
+        for row, own in zip(table, members, strict=True):
+            row[: len(own)] = own
+        return Pool(x, y, table, counts)
+
+
+def gathered(items: Sequence[Items], what: str) -> Pool:
+    """One pool from one pair of tensors, or one map-style Dataset, an agent."""
+    if not items:
+        raise BadInput(f"the {what} data holds nothing for any agent")
+    pairs = [_tensors(own, f"{what} data of agent {agent}") for agent, own in enumerate(items)]
+    for agent, (x, y) in enumerate(pairs):
+        for part, first in ((x, pairs[0][0]), (y, pairs[0][1])):
+            if part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
+                raise BadInput(
+                    f"{what} data of agent {agent} has items of {tuple(part.shape[1:])} {part.dtype}, "
+                    f"agent 0's are {tuple(first.shape[1:])} {first.dtype}"
+                )
+    ends = torch.tensor([0] + [len(x) for x, _ in pairs]).cumsum(0)
+    members = [torch.arange(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return Pool.of(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), members)
+
+
+def _tensors(items: Items, where: str) -> tuple[Tensor, Tensor]:
+    if isinstance(items, Dataset):
+        try:
+            drawn = [items[i] for i in range(len(items))]  # type: ignore[arg-type]
+            x, y = (torch.stack([torch.as_tensor(item[part]) for item in drawn]) for part in (0, 1))
+        except (TypeError, RuntimeError, IndexError) as error:
+            raise BadInput(f"{where} is not a map-style dataset of equal-shaped pairs: {error}") from error
+    else:
+        x, y = items
+    if len(x) != len(y):
+        raise BadInput(f"{where} has {len(x)} inputs and {len(y)} targets")
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise BadInput(f"{where} has inputs that are not finite")
+    return x, y
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Each agent goes through its items in an order drawn anew for every epoch; who owns fewer starts over."""
+
+    pool: Pool
+    batch: int
+    rounds_per_pass: int
+    """Rounds in which the agent with most data sees all of it."""
+
+    @staticmethod
+    def of(pool: Pool, batch: int) -> Batches:
+        return Batches(pool, batch, -(-int(pool.counts.max()) // batch))
+
+    @property
+    def agents(self) -> int:
+        return self.pool.agents
+
+    def to(self, device: torch.device) -> Batches:
+        return replace(self, pool=self.pool.to(device))
+
+    def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
+        each = [self._items(draws, round) for round in range(start, start + rounds)]
+        item = torch.stack(each)
+        x = self.pool.x[item]
+        return (x.to(dtype) if x.is_floating_point() else x), _as(self.pool.y[item], dtype)
+
+    def _items(self, draws: Draws, round: int) -> Int[Tensor, "agent batch"]:
+        epoch, within = divmod(round, self.rounds_per_pass)
+        turn = torch.arange(within * self.batch, (within + 1) * self.batch, device=self.pool.counts.device)
+        return _shuffled(self.pool, draws, epoch).gather(1, turn % self.pool.counts[:, None])
+
+
+@lru_cache(maxsize=4)
+def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]:
+    """Every agent's items in this epoch's order, remembered while the epoch lasts."""
+    most = pool.members.shape[1]
+    keys = draws.uniform("shuffle", epoch, most)
+    keys.masked_fill_(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
+    return pool.members.gather(1, keys.argsort(dim=1))
+
+
+def _as(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype) if values.is_floating_point() else values
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Loss and other metrics of every agent's model on that agent's held-out items."""
+
+    model: Stacked
+    pool: Pool
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Float[Tensor, " item"]]]
+    prefix: str = "test_"
+
+    def to(self, device: torch.device) -> HeldOut:
+        return replace(self, pool=self.pool.to(device))
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        """Means over each agent's own items: `test_loss`, and the metrics under their own names."""
+        return {
+            name: torch.cat(parts)
+            for name, parts in _transposed([self._of(models, agents) for agents in self._some()]).items()
+        }
+
+    def _some(self, values: int = 2**25) -> Sequence[Int[Tensor, " some"]]:
+        """Agents in groups small enough for one pass."""
+        of_agent = self.pool.members.shape[1] * self.pool.x[0].numel()
+        return torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent)))
+
+    def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:
+        items = self.pool.members[agents]
+        x, y = _as(self.pool.x[items], models.dtype), _as(self.pool.y[items], models.dtype)
+        predicted = self.model.predict_all(models[agents], x)
+        own = torch.arange(items.shape[1], device=items.device) < self.pool.counts[agents, None]
+        values = {self.prefix + "loss": vmap(vmap(self._one_loss))(predicted, y)}
+        values |= {name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
+        return {name: value.to(models.dtype).masked_fill(~own, 0).sum(1) / own.sum(1) for name, value in values.items()}
+
+    def _one_loss(self, predicted: Tensor, y: Tensor) -> Tensor:
+        return self.model.loss(predicted[None], y[None])
+
+
+def _transposed(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -1,0 +1,62 @@
+"""What a rule remembers of its neighbours, taken along when the graph changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from varangian.messages import Wiring
+from varangian.rules.rule import Rule
+
+
+def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
+    """The rule's states laid out for a new graph: who stays a neighbour is remembered, a newcomer is a stranger."""
+    if old is new:
+        return states
+    leaves = [tree_flatten(state)[0] for state in states]
+    fresh = [rule.init(table.senders.new_zeros(table.senders.shape, dtype=dtype)) for table in new.tables]
+    known, place = _edges(old)
+    code, order = known.sort()
+    out: list[Any] = []
+    for table, state in zip(new.tables, fresh, strict=True):
+        wanted = table.receivers[:, None] * new.graph.agents + table.senders
+        spot = torch.searchsorted(code, wanted.flatten()).clamp(max=len(code) - 1)
+        found = (code[spot] == wanted.flatten()).view_as(wanted) & table.present
+        edge = order[spot].view_as(wanted)
+        blank, spec = tree_flatten(state)
+        filled = [
+            _filled(first, [of_table[i] for of_table in leaves], place, old, edge, found, table.receivers)
+            for i, first in enumerate(blank)
+        ]
+        out.append(tree_unflatten(filled, spec))
+    return out
+
+
+def _edges(wiring: Wiring) -> tuple[Int[Tensor, " edge"], list[Bool[Tensor, "agent slot"]]]:
+    """A number for every (receiver, sender) there is, table after table, and where each table holds one."""
+    n = wiring.graph.agents
+    codes = [(t.receivers[:, None] * n + t.senders)[t.present] for t in wiring.tables]
+    return torch.cat(codes), [t.present for t in wiring.tables]
+
+
+def _filled(
+    blank: Tensor,
+    old_leaves: list[Tensor],
+    place: list[Bool[Tensor, "agent slot"]],
+    old: Wiring,
+    edge: Int[Tensor, "agent slot"],
+    found: Bool[Tensor, "agent slot"],
+    receivers: Int[Tensor, " agent"],
+) -> Tensor:
+    if blank.ndim == 1:
+        everyone = blank.new_empty(old.graph.agents)
+        for table, leaf in zip(old.tables, old_leaves, strict=True):
+            everyone[table.receivers] = leaf
+        return everyone[receivers]
+    values = torch.cat([leaf[present] for leaf, present in zip(old_leaves, place, strict=True)])
+    return torch.where(found.view(*found.shape, *[1] * (blank.ndim - 2)), values[edge], blank)

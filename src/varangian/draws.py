@@ -1,0 +1,138 @@
+"""Randomness that is addressed, not consumed.
+
+A draw depends on (seed, purpose, round, agent, column) and on nothing else: not on what was drawn before, on the
+device, on how many seeds share a run, or on how many pieces the network is cut into. Runs therefore repeat, resume
+and split without changing a bit.
+
+Every (seed, purpose, agent) owns a SplitMix64 stream (Steele, Lea and Flood, 2014), read at position
+`round * width + column`; integer arithmetic on tensors wraps modulo 2**64, which is what the generator wants.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Drawn = TypeVar("Drawn")
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """Logical shift right; torch's own is arithmetic."""
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place."""
+    z.bitwise_xor_(_shifted(z, 30)).mul_(_MIX[0])
+    z.bitwise_xor_(_shifted(z, 27)).mul_(_MIX[1])
+    return z.bitwise_xor_(_shifted(z, 31))
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The random numbers of some agents, each known by its seed and its number within that seed's network.
+
+    >>> a = Draws.of(seed=0, agents=3)
+    >>> bool((a.uniform("noise", round=7, width=2) == a.uniform("noise", round=7, width=2)).all())
+    True
+    """
+
+    seed: Int[Tensor, " agent"]
+    agent: Int[Tensor, " agent"]
+    _streams: dict[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
+
+    @staticmethod
+    def of(seed: int, agents: int, device: torch.device | str = "cpu") -> Draws:
+        number = torch.arange(agents, device=device)
+        return Draws(torch.full_like(number, seed), number)
+
+    @staticmethod
+    def join(parts: Sequence[Draws]) -> Draws:
+        return Draws(torch.cat([p.seed for p in parts]), torch.cat([p.agent for p in parts]))
+
+    def take(self, agents: Int[Tensor, " some"]) -> Draws:
+        """The same agents' draws, for some of them."""
+        return Draws(self.seed[agents], self.agent[agents])
+
+    def to(self, device: torch.device) -> Draws:
+        return Draws(self.seed.to(device), self.agent.to(device))
+
+    def bits(self, purpose: str, rounds: Int[Tensor, " round"], width: int) -> Int[Tensor, "round agent width"]:
+        """64 random bits for every round, agent and column."""
+        stream = self._streams.get(purpose)
+        if stream is None:
+            of_seed = _mixed(self.seed * _GOLDEN + zlib.crc32(purpose.encode()))
+            stream = self._streams[purpose] = _mixed(of_seed + (self.agent + 1) * _GOLDEN)
+        column = torch.arange(1, width + 1, device=stream.device)
+        position = (rounds[:, None] * width + column).mul_(_GOLDEN)
+        return _mixed(stream[None, :, None] + position[:, None, :])
+
+    def uniform(
+        self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "agent width"]:
+        """Uniform on [0, 1), one row an agent."""
+        return self.uniform_rounds(purpose, round, 1, width, dtype)[0]
+
+    def normal(
+        self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "agent width"]:
+        """Standard normal, one row an agent."""
+        return self.normal_rounds(purpose, round, 1, width, dtype)[0]
+
+    def uniform_rounds(
+        self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "round agent width"]:
+        """`uniform` for the rounds start, start + 1, …: the same numbers in fewer operations."""
+        bits = self.bits(purpose, self._span(start, rounds), width)
+        # As many bits as the mantissa holds: more would round up to 1.
+        keep = 24 if dtype == torch.float32 else 53
+        return _shifted(bits, 64 - keep).to(dtype).mul_(2.0**-keep)
+
+    def normal_rounds(
+        self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "round agent width"]:
+        """`normal` for the rounds start, start + 1, …: Box and Muller, two numbers from one word."""
+        bits = self.bits(purpose, self._span(start, rounds), (width + 1) // 2)
+        high = _shifted(bits, 32).to(torch.float64).add_(0.5).mul_(2.0**-32).to(dtype)
+        low = bits.bitwise_and_(0xFFFFFFFF).to(dtype)
+        radius = high.log_().mul_(-2).sqrt_()
+        angle = low.mul_(2 * math.pi * 2.0**-32)
+        pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
+        return pairs.flatten(-2)[..., :width]
+
+    def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
+        return torch.arange(start, start + rounds, device=self.seed.device)
+
+
+def ahead(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
+    """Serve `draw` round by round while drawing `rounds` of them at a time; a memory, never a state.
+
+    >>> one = ahead(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
+    >>> [one(3), one(25), one(24)]
+    [3, 25, 24]
+    """
+    first, block = -1, list[Drawn]()
+
+    def of_round(round: int) -> Drawn:
+        nonlocal first, block
+        if not 0 <= round - first < len(block):
+            first = round - round % rounds
+            block = list(draw(first, rounds))
+        return block[round - first]
+
+    return of_round

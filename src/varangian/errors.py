@@ -1,0 +1,22 @@
+"""The one exception a user sees for input that cannot work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BadInput(ValueError):
+    """What was wrong, where, and what to do, in one line; the command line exits with status 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
+    """Name the nearest known name, so that a typo is a ten-second matter.
+
+    >>> unknown("rule", "los-based", ["alone", "loss-based"])
+    BadInput("unknown rule 'los-based'; did you mean 'loss-based'? (known: alone, loss-based)")
+    """
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return BadInput(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")

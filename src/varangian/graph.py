@@ -1,0 +1,190 @@
+"""Who hears whom.
+
+A graph is stored by receiver (CSR): agent k hears `senders[offsets[k]:offsets[k+1]]`, itself first. For computing,
+receivers are laid out as tables of (agent, slot) with slot 0 the agent itself, so that a rule reads like the paper
+and needs no segment operations; agents of very different degree get tables of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from varangian.errors import BadInput
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+TimeVarying = Callable[[int], "Graph"]
+"""A graph that changes: from the round to the graph of that round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """Some agents and whom each of them hears: row k, slot 0 is the agent itself; padding hears itself again."""
+
+    receivers: Int[Tensor, " agent"]
+    senders: Int[Tensor, "agent slot"]
+    present: Bool[Tensor, "agent slot"]
+    dense: bool
+    """Nearly everyone hears nearly everyone, so that computing all pairs wastes little."""
+
+    def to(self, device: torch.device) -> Neighbourhoods:
+        return Neighbourhoods(self.receivers.to(device), self.senders.to(device), self.present.to(device), self.dense)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Who hears whom among `agents` agents. Everyone hears itself. Edges may be one-way.
+
+    >>> Graph.ring(5).neighbours(0)
+    [1, 4]
+    >>> Graph.from_edges(3, [(0, 1)]).neighbours(0)  # 0 sends to 1 and hears nobody
+    []
+    """
+
+    senders: Int[Tensor, " edge"]
+    offsets: Int[Tensor, " agent_plus_1"]
+
+    @property
+    def agents(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def degrees(self) -> Int[Tensor, " agent"]:
+        """How many others each agent hears."""
+        return self.offsets.diff() - 1
+
+    @property
+    def receivers(self) -> Int[Tensor, " edge"]:
+        """The agent at the hearing end of every edge."""
+        return torch.repeat_interleave(torch.arange(self.agents), self.offsets.diff())
+
+    def neighbours(self, agent: int) -> list[int]:
+        """Whom an agent hears, itself left out."""
+        return self.senders[self.offsets[agent] + 1 : self.offsets[agent + 1]].tolist()
+
+    def __repr__(self) -> str:
+        return f"Graph({self.agents} agents, {len(self.senders) - self.agents} edges)"
+
+    # Making one -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_edges(agents: int, edges: Iterable[tuple[int, int]] | np.ndarray[Any, Any]) -> Graph:
+        """From pairs (sender, receiver). Duplicates and self-loops are welcome and count once."""
+        if agents < 1:
+            raise BadInput(f"a graph needs at least one agent, not {agents}")
+        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges), dtype=np.int64).reshape(-1, 2)
+        if pairs.size and (pairs.min() < 0 or pairs.max() >= agents):
+            raise BadInput(f"an edge names agent {pairs.max()} or a negative one; agents are 0 … {agents - 1}")
+        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+        itself = np.arange(agents)
+        sender = np.concatenate((itself, pairs[:, 0]))
+        receiver = np.concatenate((itself, pairs[:, 1]))
+        order = np.lexsort((sender, sender != receiver, receiver))
+        sender, receiver = sender[order], receiver[order]
+        fresh = np.ones(len(sender), dtype=bool)
+        fresh[1:] = (sender[1:] != sender[:-1]) | (receiver[1:] != receiver[:-1])
+        offsets = np.zeros(agents + 1, dtype=np.int64)
+        np.cumsum(np.bincount(receiver[fresh], minlength=agents), out=offsets[1:])
+        return Graph(torch.from_numpy(sender[fresh]), torch.from_numpy(offsets))
+
+    @staticmethod
+    def from_networkx(graph: nx.Graph[Any]) -> Graph:
+        """From any networkx graph, nodes in their own order; in a directed one u → v means that v hears u."""
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        edges = [(number[u], number[v]) for u, v in graph.edges()]
+        if not graph.is_directed():
+            edges += [(v, u) for u, v in edges]
+        return Graph.from_edges(len(number), edges)
+
+    @staticmethod
+    def complete(n: int) -> Graph:
+        """Everyone hears everyone."""
+        if n < 1:
+            raise BadInput(f"a graph needs at least one agent, not {n}")
+        return Graph.from_edges(n, np.stack(np.divmod(np.arange(n * n), n), axis=1))
+
+    @staticmethod
+    def ring(n: int, k: int = 1) -> Graph:
+        """Everyone hears the k nearest on either side."""
+        if k < 0:
+            raise BadInput(f"a ring's k is the number of neighbours on either side, not {k}")
+        agent = np.arange(n)
+        steps = [step for step in range(-k, k + 1) if step]
+        pairs = [np.stack(((agent + step) % n, agent), axis=1) for step in steps]
+        return Graph.from_edges(n, np.concatenate(pairs) if pairs else [])
+
+    @staticmethod
+    def star(n: int) -> Graph:
+        """Agent 0 hears everyone, and everyone hears agent 0."""
+        leaves = np.arange(1, n)
+        hub = np.zeros_like(leaves)
+        return Graph.from_edges(n, np.concatenate((np.stack((hub, leaves), 1), np.stack((leaves, hub), 1))))
+
+    @staticmethod
+    def erdos_renyi(n: int, p: float, seed: int = 0) -> Graph:
+        """Every pair hears each other with probability p."""
+        import networkx as nx
+
+        if not 0 <= p <= 1:
+            raise BadInput(f"an edge's probability p must be between 0 and 1, not {p}")
+        return Graph.from_networkx(nx.fast_gnp_random_graph(n, p, seed=seed))
+
+    @staticmethod
+    def geometric(
+        points: Float[Tensor, "agent 2"], radius: float, max_degree: int | None = None, seed: int = 0
+    ) -> Graph:
+        """Agents within `radius` hear each other, each at most `max_degree` others, chosen by seed; symmetric."""
+        from varangian._geometric import pairs_within
+
+        pairs = pairs_within(points.double().cpu().numpy(), radius, max_degree, seed)
+        return Graph.from_edges(len(points), np.concatenate((pairs, pairs[:, ::-1])))
+
+    @staticmethod
+    def disjoint_union(graphs: Sequence[Graph]) -> Graph:
+        """Several networks side by side that do not hear each other: how seeds share one run."""
+        agents = np.cumsum([0] + [g.agents for g in graphs])
+        edges = np.cumsum([0] + [len(g.senders) for g in graphs])
+        senders = torch.cat([g.senders + int(a) for g, a in zip(graphs, agents, strict=False)])
+        offsets = [g.offsets[:-1] + int(e) for g, e in zip(graphs, edges, strict=False)]
+        return Graph(senders, torch.cat([*offsets, torch.tensor([int(edges[-1])])]))
+
+    def to_networkx(self) -> nx.DiGraph[int]:
+        """A directed networkx graph, without the self-loops."""
+        import networkx as nx
+
+        out: nx.DiGraph[int] = nx.DiGraph()
+        out.add_nodes_from(range(self.agents))
+        pairs = torch.stack((self.senders, self.receivers), 1).tolist()
+        out.add_edges_from((sender, receiver) for sender, receiver in pairs if sender != receiver)
+        return out
+
+    # Computing with it ----------------------------------------------------------------------------------------
+
+    def neighbourhoods(self, max_entries: int = 2**27) -> list[Neighbourhoods]:
+        """The graph as tables of (agent, slot): one where degrees are alike, one per power of two where padding
+        would more than double the edges, none larger than `max_entries`."""
+        slots = self.degrees + 1
+        edges, widest = len(self.senders), int(slots.max())
+        dense = 2 * edges > self.agents**2
+        if widest * self.agents <= max(2 * edges, 2**16):
+            groups = [torch.arange(self.agents)]
+        else:
+            size = torch.ceil(torch.log2(slots.double())).long()
+            groups = [torch.nonzero(size == s).flatten() for s in size.unique()]
+        pieces = [piece for group in groups for piece in group.split(max(1, max_entries // int(slots[group].max())))]
+        return [self._table(piece, dense) for piece in pieces]
+
+    def _table(self, receivers: Int[Tensor, " agent"], dense: bool) -> Neighbourhoods:
+        slots = self.offsets.diff()[receivers]
+        slot = torch.arange(int(slots.max()))
+        present = slot < slots[:, None]
+        edge = self.offsets[receivers, None] + torch.where(present, slot, 0)
+        return Neighbourhoods(receivers, self.senders[edge], present, dense)

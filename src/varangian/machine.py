@@ -1,0 +1,46 @@
+"""Where and with how many threads to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from varangian.errors import BadInput, unknown
+from varangian.world import Scene, World
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def chosen_device(name: str, scenes: Sequence[Scene]) -> torch.device:
+    """`auto` takes a GPU where there is one and the network is large enough to gain by it."""
+    if name == "auto":
+        task = scenes[0].task
+        large = len(scenes) * task.agents * task.model.parameters >= 10**5
+        return torch.device("cuda" if large and torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def chosen_dtype(name: str) -> torch.dtype:
+    if name not in _DTYPES:
+        raise unknown("dtype", name, _DTYPES)
+    return _DTYPES[name]
+
+
+@contextmanager
+def threads_for(world: World) -> Iterator[None]:
+    """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores."""
+    before = torch.get_num_threads()
+    numbers = sum(part.numel() for part in world.sample(0)) + world.start.numel()
+    if numbers < 2**16:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,91 @@
+"""What is measured while a run goes on, kept on the device until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.model import own_loss
+from varangian.state import Seen, State
+from varangian.world import World
+
+Measured = Mapping[str, Float[Tensor, " agent"]]
+
+
+def measure(world: World, state: State, seen: Seen) -> Measured:
+    """Everything known of every agent after a round.
+
+    `loss` is of the model an agent held when its present sample arrived, so no model is measured on what it has
+    already seen. `regret` and `msd` appear where the task knows its risk; the weights' metrics where there are weights.
+    """
+    measured = {"loss": own_loss(world.model, seen.before, state.sample)}
+    measured |= world.exact(state.models)
+    if all(weights is not None for weights in seen.weights):
+        to_liars, kept = state.models.new_empty(2, world.agents)
+        for table, weights, lying in zip(seen.wiring.tables, seen.weights, seen.wiring.lying, strict=True):
+            assert weights is not None
+            to_liars[table.receivers] = (weights * lying).sum(1)
+            kept[table.receivers] = (weights[:, 1:] > 0).sum(1).to(kept.dtype)
+        measured |= {"byzantine_weight": to_liars, "kept": kept}
+    return measured
+
+
+@dataclass
+class Recorder:
+    """Keeps what is measured: every `every` rounds, held-out data every epoch, weights now and then."""
+
+    every: int = 1
+    snapshots: int = 0
+    """How many times to keep all weights, for pictures of who trusts whom."""
+    rounds: list[int] = field(default_factory=list[int])
+    streaming: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
+    epochs: list[int] = field(default_factory=list[int])
+    held_out: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
+    weight_rounds: list[int] = field(default_factory=list[int])
+    weights: list[Tensor] = field(default_factory=list[Tensor])
+
+    def record(self, world: World, state: State, seen: Seen, rounds: int) -> None:
+        """Take note of the round that led to `state`."""
+        done = state.round
+        if done % self.every == 0 or done == rounds:
+            self.rounds.append(done)
+            _append(self.streaming, measure(world, state, seen))
+        epoch = world.task.epoch
+        if world.task.held_out is not None and epoch and (done % epoch == 0 or done == rounds):
+            self.epochs.append(-(-done // epoch))
+            _append(self.held_out, world.held_out(state.models))
+        if self.snapshots and len(seen.weights) == 1 and seen.weights[0] is not None:
+            apart = max(1, rounds // self.snapshots)
+            if done == 1 or done % apart == 0 or done == rounds:
+                self.weight_rounds.append(done)
+                self.weights.append(seen.weights[0])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it as tensors, for a checkpoint."""
+        out = {f"streaming/{name}": torch.stack(rows) for name, rows in self.streaming.items()}
+        out |= {f"held_out/{name}": torch.stack(rows) for name, rows in self.held_out.items()}
+        for name in ("rounds", "epochs", "weight_rounds"):
+            out[name] = torch.tensor(getattr(self, name), dtype=torch.long)
+        if self.weights:
+            out["weights"] = torch.stack(self.weights)
+        return out
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        for name, value in tensors.items():
+            kind, _, metric = name.partition("/")
+            if kind in ("streaming", "held_out"):
+                getattr(self, kind)[metric] = list(value)
+            elif kind == "weights":
+                self.weights = list(value)
+            else:
+                setattr(self, kind, value.tolist())
+
+
+def _append(columns: dict[str, list[Tensor]], measured: Measured) -> None:
+    for name, value in measured.items():
+        columns.setdefault(name, []).append(value)

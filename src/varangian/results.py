@@ -1,0 +1,132 @@
+"""Results as labelled arrays: seed × round × agent, saved to one file, summarised in one table."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from varangian.errors import BadInput
+from varangian.graph import Graph
+from varangian.record import Recorder
+from varangian.world import World
+
+UNWEIGHED = ("byzantine_weight", "kept")
+"""Metrics about weights: their mean is told, a worst agent would mean little."""
+
+
+def higher_is_better(metric: str) -> bool:
+    return "accuracy" in metric or "explained" in metric
+
+
+def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
+    """What a run measured, as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
+    seeds, agents = len(world.seeds), world.agents // len(world.seeds)
+
+    def by_seed(rows: list[torch.Tensor]) -> np.ndarray[Any, Any]:
+        stacked = torch.stack(rows).cpu()
+        return stacked.view(len(rows), seeds, agents, *stacked.shape[2:]).transpose(0, 1).numpy()
+
+    data: dict[str, Any] = {}
+    for name, rows in recorder.streaming.items():
+        data[name] = (("seed", "round", "agent"), by_seed(rows))
+    for name, rows in recorder.held_out.items():
+        data[name] = (("seed", "epoch", "agent"), by_seed(rows))
+    if recorder.weights:
+        data["weight"] = (("seed", "snapshot", "agent", "slot"), by_seed(recorder.weights))
+        senders = world.wiring(0).tables[0].senders.cpu().view(seeds, agents, -1)
+        first = torch.arange(seeds)[:, None, None] * agents
+        data["sender"] = (("seed", "agent", "slot"), (senders - first).numpy())
+    data["byzantine_agent"] = (("seed", "agent"), world.is_byzantine.cpu().view(seeds, agents).numpy())
+    scene = world.scenes[0]
+    if scene.task.groups is not None:
+        groups = [list(s.task.groups or ()) for s in world.scenes]
+        data["group"] = (("seed", "agent"), np.asarray(groups))
+    if scene.positions is not None:
+        places = [s.positions.cpu().numpy() for s in world.scenes if s.positions is not None]
+        data["position"] = (("seed", "agent", "axis"), np.stack(places))
+    data["seconds"] = (("seed",), np.full(seeds, seconds / seeds))
+    coords: dict[str, Any] = {"seed": list(world.seeds), "round": recorder.rounds, "agent": np.arange(agents)}
+    if recorder.held_out:
+        coords["epoch"] = recorder.epochs
+    if recorder.weights:
+        coords["snapshot"] = recorder.weight_rounds
+    return xr.Dataset(data, coords)
+
+
+def edges(scene_graph: Graph) -> np.ndarray[Any, Any]:
+    """Pairs (sender, receiver) without self-loops."""
+    pairs = torch.stack((scene_graph.senders, scene_graph.receivers), 1)
+    return pairs[pairs[:, 0] != pairs[:, 1]].numpy()
+
+
+def metrics_of(result: xr.Dataset) -> list[str]:
+    """The names of what was measured of agents over time."""
+    return [str(name) for name, array in result.data_vars.items() if {"round", "epoch"} & set(map(str, array.dims))]
+
+
+def final(result: xr.Dataset, metric: str) -> xr.DataArray:
+    """Each normal agent's figure at the end; Byzantine agents' are missing (nan).
+
+    Held-out metrics at the last evaluation; streaming ones averaged over the last fifth of the rounds.
+    """
+    array = result[metric]
+    if "epoch" in array.dims:
+        last = array.isel(epoch=-1)
+    else:
+        end = int(result["round"][-1])
+        last = array.sel(round=slice(end - end // 5 + 1, None)).mean("round")
+    return last.where(~result["byzantine_agent"])
+
+
+def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
+    """One row a seed: rounds, seconds, and mean and worst over normal agents of every metric."""
+    names = metrics_of(result)
+    at_end = {name: final(result, name) for name in names}
+    rows: list[dict[str, float | int]] = []
+    for seed in result["seed"].values:
+        row: dict[str, float | int] = {
+            "seed": int(seed),
+            "rounds": int(result["round"][-1]),
+            "seconds": round(float(result["seconds"].sel(seed=seed)), 4),
+        }
+        for name in names:
+            values = at_end[name].sel(seed=seed).values
+            values = values[~np.isnan(values)]
+            if name in UNWEIGHED:
+                row[name] = float(values.mean()) if len(values) else float("nan")
+                continue
+            worst = np.min if higher_is_better(name) else np.max
+            row[f"{name}_mean"] = float(values.mean()) if len(values) else float("nan")
+            row[f"{name}_worst"] = float(worst(values)) if len(values) else float("nan")
+        rows.append(row)
+    return rows
+
+
+def save(result: xr.Dataset, path: Path) -> None:
+    """To one compressed netCDF file, whole or not at all."""
+    compact = {
+        str(name): {"zlib": True, "complevel": 1} for name, array in result.data_vars.items() if array.size > 1000
+    }
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        result.to_netcdf(name, engine="h5netcdf", encoding=compact)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def load(path: Path) -> xr.Dataset:
+    """A saved result, read whole."""
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as stored:
+            return stored.load()
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"{path} is not a result file: {error}") from error

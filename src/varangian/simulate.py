@@ -1,0 +1,292 @@
+"""The round: start reading here.
+
+Every agent adapts its model on its own data (eq. 2), sends it, hears its neighbours' (some of them lies), judges what
+it hears on its next sample, and combines what is worth it (eq. 3). Everybody does so at once: models are one matrix.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import xarray as xr
+from jaxtyping import Bool
+from torch import Tensor
+
+from varangian import checkpoint as checkpoints
+from varangian import results
+from varangian.attacks.attack import Attack, View
+from varangian.attacks.simple import silent
+from varangian.callbacks import Callback
+from varangian.carry import carried
+from varangian.errors import BadInput
+from varangian.graph import Graph, TimeVarying
+from varangian.inbox import Inbox, Table
+from varangian.machine import chosen_device, chosen_dtype, threads_for
+from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver
+from varangian.model import Models, Sample
+from varangian.record import Recorder
+from varangian.rules.rule import Rule
+from varangian.rules.weighing import loss_based
+from varangian.state import Seen, State
+from varangian.studies.study import Study
+from varangian.task import Task
+from varangian.world import Byzantine, Scene, World, prepare
+
+
+def begin(world: World, rule: Rule[Any], attack: Attack[Any]) -> State:
+    """The state before the first round."""
+    wiring = world.wiring(0)
+    return State(
+        round=0,
+        models=world.start,
+        sample=world.sample(0),
+        fresh=torch.ones_like(world.step_size, dtype=torch.bool),
+        optimiser=world.task.optimiser.init(world.start),
+        rule=[rule.init(world.start.new_zeros(table.senders.shape)) for table in wiring.tables],
+        attack=attack.init(world.start[world.byzantine, : world.model.shared]),
+    )
+
+
+def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
+    """One round, in the paper's order."""
+    wiring = world.wiring(state.round)
+    adapted, optimiser = adapt(world, state)
+    sent, attack_state = lie(world, attack, state, adapted, wiring)
+    delivered = deliver(adapted[:, : world.model.shared], sent, world.byzantine)
+    sample, fresh = next_sample(world, state)
+    memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, adapted.dtype)
+    models, weights, memory = combine(world, rule, memory, wiring, delivered, state, adapted, sample)
+    after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
+    return after, Seen(state.models, wiring, weights)
+
+
+def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
+    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or what the optimiser makes of it.
+
+    A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
+    """
+    gradient = world.model.gradient(state.models, state.sample)
+    stepped, optimiser = world.task.optimiser.update(
+        state.models, gradient, world.step_size_at(state.round), state.optimiser
+    )
+    take = stepped.isfinite().all(1, keepdim=True)
+    if world.skip is not None:
+        take = take & state.fresh
+    kept = [torch.where(take, new, old) for new, old in zip(optimiser, state.optimiser, strict=True)]
+    return torch.where(take, stepped, state.models), tuple(kept)
+
+
+def lie(
+    world: World, attack: Attack[Any], state: State, adapted: Models, wiring: Wiring
+) -> tuple[ToAll | ToEach | None, Any]:
+    """What Byzantine agents send in place of their adapted models."""
+    if not len(world.byzantine):
+        return None, state.attack
+    shared = world.model.shared
+    view = View(
+        round=state.round,
+        adapted=adapted[:, :shared],
+        previous=state.models[:, :shared],
+        byzantine=world.byzantine,
+        draws=world.byzantine_draws,
+        sender=wiring.sender,
+        receiver=wiring.receiver,
+    )
+    return attack.send(view, state.attack)
+
+
+def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
+    """The sample to judge on now and to train on next; who goes without keeps the one it has."""
+    sample = world.sample(state.round + 1)
+    if world.skip is None:
+        return sample, state.fresh
+    lot = world.draws.uniform("skip", state.round + 1, 1, world.skip.dtype)
+    fresh = lot >= world.skip
+
+    def held(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(fresh.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return tuple(held(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
+
+
+def combine(
+    world: World,
+    rule: Rule[Any],
+    memory: Sequence[Any],
+    wiring: Wiring,
+    delivered: Delivered,
+    state: State,
+    adapted: Models,
+    sample: Sample,
+) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
+    """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
+    sources = wiring.two_faced_sources if delivered.two_faced else [t.senders for t in wiring.tables]
+    models, weights, states = adapted.clone(), list[Table | None](), list[Any]()
+    for table, source, remembered in zip(wiring.tables, sources, memory, strict=True):
+        who = table.receivers
+        everyone = len(who) == world.agents
+
+        def of(values: Tensor, who: Tensor = who, everyone: bool = everyone) -> Tensor:
+            return values if everyone else values[who]
+
+        inbox = Inbox(
+            model=world.model,
+            rows=delivered.rows,
+            source=source,
+            heard=delivered.arrived[source] & table.present,
+            own=of(adapted),
+            previous=of(state.models),
+            samples={"next": tuple(map(of, sample)), "same": tuple(map(of, state.sample))},
+            judged_on=world.task.judge,
+            forgetting=of(world.forgetting),
+            step_size=of(world.step_size_at(state.round)),
+            dense=table.dense,
+            private_rows=len(delivered.rows) - world.agents,
+        )
+        combined = rule.combine(inbox, remembered)
+        sound = combined.models.isfinite().all(1, keepdim=True) & ~of(world.is_byzantine)[:, None]
+        models[who] = torch.where(sound, combined.models, inbox.own)
+        weights.append(combined.weights)
+        states.append(combined.state)
+    return models, weights, states
+
+
+def simulate(
+    task: Task | Study,
+    graph: Graph | TimeVarying | None = None,
+    *,
+    rule: Rule[Any] | None = None,
+    attack: Attack[Any] | None = None,
+    byzantine: Byzantine = 0,
+    rounds: int | None = None,
+    seeds: int | Sequence[int] = 1,
+    device: str = "auto",
+    dtype: str = "float32",
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Path | str | None = None,
+    resume: bool = False,
+    record_every: int | None = None,
+) -> xr.Dataset:
+    """Run a network of agents and return what was measured: seed × round × agent.
+
+    `task` is a study, which brings its graph and its number of rounds, or a task of your own with a graph (everyone
+    hears everyone unless given). `byzantine` is how many agents are Byzantine (drawn by seed), their share, or which;
+    they send what `attack` says, or nothing. `seeds=5` means seeds 0 … 4. Seeds of small problems share one run.
+    With `checkpoint`, a folder, an interrupted run leaves what it had, and `resume=True` goes on to the same bits.
+
+    >>> from varangian import rules, studies
+    >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
+    >>> result["regret"].dims
+    ('seed', 'round', 'agent')
+    """
+    rule, attack = rule or loss_based(), attack or silent()
+    rounds = rounds if rounds is not None else task.rounds if isinstance(task, Study) else 100
+    if rounds < 1:
+        raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if not len(numbers):
+        raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
+    folder = None if checkpoint is None else Path(checkpoint)
+    parts: list[xr.Dataset] = []
+    scenes = [_scene(task, graph, seed) for seed in numbers[:1]]
+    together = seeds_at_once(scenes[0]) if len(numbers) > 1 else 1
+    for first in range(0, len(numbers), together):
+        some = numbers[first : first + together]
+        file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
+        if resume and file and file.exists():
+            parts.append(results.load(file))
+            continue
+        scenes = [_scene(task, graph, seed) for seed in some]
+        place, number = chosen_device(device, scenes), chosen_dtype(dtype)
+        world = prepare(scenes, some, byzantine, place, number)
+        recorder = Recorder(*_thinned(world, rounds, record_every))
+        result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
+        if file:
+            results.save(result, file)
+        parts.append(result)
+    return parts[0] if len(parts) == 1 else xr.concat(parts, "seed", data_vars="minimal", coords="minimal")
+
+
+def run(
+    world: World,
+    rule: Rule[Any],
+    attack: Attack[Any],
+    rounds: int,
+    recorder: Recorder,
+    callbacks: Sequence[Callback] = (),
+    file: Path | None = None,
+    resume: bool = False,
+) -> xr.Dataset:
+    """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
+    saved = file and file.with_suffix(".checkpoint")
+    mark = checkpoints.fingerprint(
+        rule=rule, attack=attack, seeds=world.seeds, byzantine=world.byzantine.tolist(), dtype=world.start.dtype
+    )
+    with torch.no_grad(), threads_for(world):
+        state = begin(world, rule, attack)
+        if resume and saved and saved.exists():
+            state = checkpoints.load(saved, state, recorder, mark)
+        began, written = time.perf_counter(), time.perf_counter()
+        for callback in callbacks:
+            callback.start(world, state, rounds)
+        try:
+            while state.round < rounds:
+                after, seen = play_round(world, rule, attack, state)
+                recorder.record(world, after, seen, rounds)
+                state = after
+                for callback in callbacks:
+                    callback.round(world, state, recorder)
+                if saved and time.perf_counter() - written > 60:
+                    checkpoints.save(saved, state, recorder, mark)
+                    written = time.perf_counter()
+        except KeyboardInterrupt:
+            if saved:
+                checkpoints.save(saved, state, recorder, mark)
+            raise
+        finally:
+            for callback in callbacks:
+                callback.end(world, state)
+        result = results.labelled(world, recorder, time.perf_counter() - began)
+    if saved:
+        saved.unlink(missing_ok=True)
+    return result
+
+
+def _scene(task: Task | Study, graph: Graph | TimeVarying | None, seed: int) -> Scene:
+    if isinstance(task, Study):
+        if graph is not None:
+            raise BadInput("a study brings its own graph; leave graph out, or pass a task")
+        return task.scene(seed)
+    return Scene(task, graph if graph is not None else Graph.complete(task.agents))
+
+
+def seeds_at_once(scene: Scene) -> int:
+    """How many seeds to run side by side: many where calls cost more than numbers, else one."""
+    if not scene.task.together or not isinstance(scene.graph, Graph):
+        return 1
+    return max(1, 2**18 // len(scene.graph.senders))
+
+
+def _thinned(world: World, rounds: int, every: int | None) -> tuple[int, int]:
+    """Record every round, and some weights, where that stays a matter of megabytes."""
+    numbers = world.agents * rounds
+    if every is not None and every < 1:
+        raise BadInput(f"record_every must be at least 1, but is {every}")
+    few = world.agents // len(world.seeds) <= 200 and isinstance(world.scenes[0].graph, Graph)
+    return every or max(1, numbers // 10**7), 20 if few else 0
+
+
+class _CallableModule(ModuleType):
+    """`varangian.simulate` is this module as soon as anybody imports it; calling it means calling the function."""
+
+    def __call__(self, *args: Any, **settings: Any) -> xr.Dataset:
+        return simulate(*args, **settings)
+
+
+sys.modules[__name__].__class__ = _CallableModule

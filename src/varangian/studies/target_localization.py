@@ -1,0 +1,127 @@
+"""Target localization: each of 100 agents finds one of four targets from noisy bearings and distances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.attacks import pulling, uniform
+from varangian.attacks.attack import AnyAttack
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.graph import Graph
+from varangian.model import Formula, Models, Sample
+from varangian.task import Quadratic, Task
+from varangian.world import Scene
+
+TARGETS = ((10.84, 10.76), (20.42, 20.26), (20.51, 10.40), (10.78, 20.30))
+
+
+@dataclass(frozen=True)
+class target_localization:
+    """Linear regression from a stream: 100 agents, four targets, squared error of the measured distance."""
+
+    agents: int = 100
+    field_size: float = 3.0
+    """Agents stand in the square [0, field_size]²."""
+    radius: float = 1.0
+    """Agents hear each other within this distance …"""
+    max_degree: int = 10
+    """… and at most this many others."""
+    direction_noise: tuple[float, float] = (0.01, 0.1)
+    """Each agent's σ_u² is drawn between these."""
+    distance_noise: tuple[float, float] = (0.1, 0.2)
+    """Each agent's σ_d² is drawn between these."""
+    step_size: float = 0.1
+    forgetting: float = 0.1
+    rounds: int = 500
+
+    name: ClassVar[str] = "target-localization"
+    byzantine: ClassVar[tuple[int, ...]] = (0, 20, 99)
+    """The paper's numbers of Byzantine agents."""
+    attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(15, 16), pulling(point=(0.0, 0.0), step=0.05))
+    metric: ClassVar[str] = "loss"
+    """What its figure shows."""
+
+    def __post_init__(self) -> None:
+        if self.agents < 1:
+            raise BadInput(f"target-localization needs at least one agent, but agents is {self.agents}")
+        for name in ("direction_noise", "distance_noise"):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high:
+                raise BadInput(f"{name} must be two numbers 0 ≤ low ≤ high, but is {low}, {high}")
+
+    def scene(self, seed: int) -> Scene:
+        """The network and the task of one seed."""
+        draws = Draws.of(seed, self.agents)
+        position = draws.uniform("position", 0, 2, torch.float64) * self.field_size
+        lot = draws.uniform("noise", 0, 2, torch.float64)
+        group = torch.arange(self.agents) % len(TARGETS)
+        target = torch.tensor(TARGETS, dtype=torch.float64)[group]
+        stream = Bearings(
+            target=target,
+            direction=torch.nn.functional.normalize(target - position),
+            direction_noise=_between(self.direction_noise, lot[:, 0]),
+            distance_noise=_between(self.distance_noise, lot[:, 1]),
+        )
+        task = Task(
+            model=Formula(2, squared_error, gradient_of_squared_error),
+            stream=stream,
+            step_size=self.step_size,
+            forgetting=self.forgetting,
+            exact=stream.risk(),
+            groups=group.tolist(),
+            together=True,
+        )
+        graph = Graph.geometric(position, self.radius, self.max_degree, seed)
+        return Scene(task, graph, positions=position)
+
+
+def squared_error(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
+    """ℓ = (d − (θ − x)ᵀu)² = (y − θᵀu)², with y = d + xᵀu."""
+    u, y = sample
+    return (y - (theta * u).sum(-1)).square()
+
+
+def gradient_of_squared_error(theta: Models, sample: Sample) -> Models:
+    """∇ℓ = −2 (y − θᵀu) u."""
+    u, y = sample
+    return (((theta * u).sum(-1) - y) * 2)[:, None] * u
+
+
+@dataclass(frozen=True, eq=False)
+class Bearings:
+    """Each round every agent measures u = u₀ + N(0, σ_u² I), the direction to its target, and
+    d = (target − x)ᵀu + N(0, σ_d²), the distance along it; a sample is (u, y = d + xᵀu)."""
+
+    target: Float[Tensor, "agent 2"]
+    direction: Float[Tensor, "agent 2"]
+    direction_noise: Float[Tensor, " agent"]
+    distance_noise: Float[Tensor, " agent"]
+
+    @property
+    def agents(self) -> int:
+        return len(self.target)
+
+    def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
+        noise = draws.normal_rounds("measurement", start, rounds, 3, dtype)
+        u = torch.addcmul(self.direction.to(dtype), noise[..., :2], self.direction_noise.sqrt().to(dtype)[:, None])
+        y = (u * self.target.to(dtype)).sum(-1)
+        return u, y.addcmul_(noise[..., 2], self.distance_noise.sqrt().to(dtype))
+
+    def risk(self) -> Quadratic:
+        """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*)."""
+        seen = self.direction[:, :, None] * self.direction[:, None, :]
+        return Quadratic(self.target, seen + self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype))
+
+    def to(self, device: torch.device) -> Bearings:
+        return Bearings(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+def _between(bounds: tuple[float, float], lot: Float[Tensor, " agent"]) -> Float[Tensor, " agent"]:
+    low, high = bounds
+    return low + (high - low) * lot

@@ -1,0 +1,181 @@
+"""What each agent learns, from which stream, at which pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from varangian.batches import Batches, HeldOut, Items, gathered
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.model import Model, Models, Sample
+from varangian.optimisers import Optimiser, sgd
+from varangian.stack import Loss, Stacked
+
+PerAgent = float | Float[Tensor, " agent"]
+JudgedOn = Literal["next", "same"]
+"""Judge neighbours on the next sample, before training on it, or on the one just trained on."""
+
+
+class Stream(Protocol):
+    """Where samples come from. `samples` is a pure function of its arguments."""
+
+    @property
+    def agents(self) -> int: ...
+
+    def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
+        """What arrives in the rounds start … start + rounds − 1: tensors that begin with (round, agent)."""
+        ...
+
+    def to(self, device: torch.device) -> Stream: ...
+
+
+class Evaluation(Protocol):
+    """How good models are on data that nobody trains on."""
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]: ...
+
+    def to(self, device: torch.device) -> Evaluation: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """A risk known exactly: r_k(θ) − r_k* = (θ − θ_k*)ᵀ H_k (θ − θ_k*)."""
+
+    optimum: Float[Tensor, "agent parameter"]
+    curvature: Float[Tensor, "agent parameter parameter"]
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        """Regret, and mean square deviation ‖θ − θ*‖²."""
+        error = models - self.optimum
+        bent = torch.einsum("kij,kj->ki", self.curvature, error)
+        return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
+
+    def to(self, device: torch.device) -> Quadratic:
+        return Quadratic(self.optimum.to(device), self.curvature.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What every agent of a network learns.
+
+    A model with its loss, a stream of samples, and each agent's step size μ_k, forgetting factor ν_k and probability
+    of going without a batch (it then keeps its last sample to judge on, and takes no step). `Task.supervised` makes
+    one from an nn.Module and data.
+    """
+
+    model: Model
+    stream: Stream
+    step_size: PerAgent = 0.1
+    forgetting: PerAgent = 0.1
+    skip: PerAgent = 0.0
+    judge: JudgedOn = "next"
+    optimiser: Optimiser = field(default_factory=sgd)
+    schedule: Callable[[int], float] | None = None
+    """From the round to a factor on every step size."""
+    exact: Evaluation | None = None
+    """Measured every round: what can be known exactly about the models."""
+    held_out: Evaluation | None = None
+    """Measured every `epoch` rounds."""
+    epoch: int | None = None
+    groups: Sequence[int] | None = None
+    """Which agents share a task, where that is known; nothing but pictures and tables looks at it."""
+    together: bool = False
+    """Several seeds may share one run: same model, and rounds so small that calls cost more than numbers."""
+
+    def __post_init__(self) -> None:
+        if self.agents < 1:
+            raise BadInput("a task needs at least one agent")
+        for name in ("step_size", "forgetting", "skip"):
+            value = torch.as_tensor(getattr(self, name))
+            if value.ndim and value.shape != (self.agents,):
+                raise BadInput(f"{name} has shape {tuple(value.shape)}, but the task has {self.agents} agents")
+        if not bool((torch.as_tensor(self.step_size) >= 0).all()):
+            raise BadInput(f"step_size must not be negative, but is {self.step_size}")
+        forgetting = torch.as_tensor(self.forgetting)
+        if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
+            raise BadInput(f"forgetting factor ν must lie in (0, 1], but is {self.forgetting}")
+        skip = torch.as_tensor(self.skip)
+        if not bool(((skip >= 0) & (skip < 1)).all()):
+            raise BadInput(f"skip is a probability below 1, but is {self.skip}")
+        if self.held_out is not None and (self.epoch is None or self.epoch < 1):
+            raise BadInput("a task with held-out data must say how many rounds an epoch has")
+
+    @property
+    def agents(self) -> int:
+        return self.stream.agents
+
+    @staticmethod
+    def supervised(
+        model: nn.Module,
+        loss: Loss,
+        train: Sequence[Items],
+        *,
+        test: Sequence[Items] | None = None,
+        metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
+        batch: int = 10,
+        share: Sequence[str] | None = None,
+        step_size: PerAgent = 0.1,
+        forgetting: PerAgent = 0.1,
+        skip: PerAgent = 0.0,
+        judge: JudgedOn = "next",
+        optimiser: Optimiser | None = None,
+        schedule: Callable[[int], float] | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> Task:
+        """A task from any module, any loss and any data.
+
+        `train` and `test` hold one item an agent: a pair of tensors (inputs, targets) or a map-style Dataset of such
+        pairs; amounts may differ. `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to
+        functions of (predictions, targets) with one value a sample. `share` names the parameters that travel (all
+        unless given). The rest are `Task`'s own fields.
+
+        >>> data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(4)]
+        >>> task = Task.supervised(nn.Linear(3, 1), nn.functional.mse_loss, data, batch=5, step_size=0.05)
+        >>> task.agents, task.epoch
+        (4, 4)
+        """
+        if batch < 1:
+            raise BadInput(f"a batch needs at least one sample, not {batch}")
+        stacked = Stacked.of(model, loss, share)
+        stream = Batches.of(gathered(train, "train"), batch)
+        _check_fit(stacked, stream)
+        held_out = None
+        if test is not None:
+            if len(test) != stream.agents:
+                raise BadInput(f"there is training data for {stream.agents} agents and test data for {len(test)}")
+            held_out = HeldOut(stacked, gathered(test, "test"), dict(metrics or {}))
+        return Task(
+            model=stacked,
+            stream=stream,
+            step_size=step_size,
+            forgetting=forgetting,
+            skip=skip,
+            judge=judge,
+            optimiser=optimiser or sgd(),
+            schedule=schedule,
+            held_out=held_out,
+            epoch=stream.rounds_per_pass,
+            groups=groups,
+        )
+
+
+def _check_fit(model: Stacked, stream: Batches) -> None:
+    """Try one sample, so that data which does not fit the model is named before anything runs."""
+    x, y = (part[0, 0] for part in stream.samples(Draws.of(0, stream.agents), 0, 1, torch.float32))
+    row = model.start(1, torch.float32, torch.device("cpu"))[0]
+    try:
+        with torch.no_grad():
+            value = model.loss(model.predict(row, x), y)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise BadInput(
+            f"the data does not fit the model: inputs of shape {tuple(x.shape)}, targets of shape "
+            f"{tuple(y.shape)} and type {y.dtype}: {str(error).splitlines()[0]}"
+        ) from error
+    if value.ndim:
+        raise BadInput(f"the loss must be one number a batch, but has shape {tuple(value.shape)}")

@@ -1,0 +1,202 @@
+"""A network made ready to run: one seed's, or several seeds' side by side, placed on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from varangian.draws import Draws, ahead
+from varangian.errors import BadInput
+from varangian.graph import Graph, TimeVarying
+from varangian.messages import Wiring
+from varangian.model import Model, Models, Sample
+from varangian.task import PerAgent, Task
+
+Byzantine = int | float | Sequence[int]
+"""How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One seed's network: its task, its graph, and what pictures need to know."""
+
+    task: Task
+    graph: Graph | TimeVarying
+    positions: Float[Tensor, "agent 2"] | None = None
+    byzantine_by_group: bool = False
+    """Draw Byzantine agents evenly from the task's groups instead of from all."""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Everything about a run that does not change while it runs."""
+
+    task: Task
+    """The first seed's: model, optimiser, schedule and epoch are every seed's."""
+    seeds: tuple[int, ...]
+    scenes: tuple[Scene, ...]
+    draws: Draws
+    byzantine_draws: Draws
+    sample: Callable[[int], Sample]
+    """From the round to what arrives in it."""
+    wiring: Callable[[int], Wiring]
+    byzantine: Int[Tensor, " byzantine"]
+    is_byzantine: Bool[Tensor, " agent"]
+    step_size: Float[Tensor, "agent 1"]
+    forgetting: Float[Tensor, "agent 1"]
+    skip: Float[Tensor, "agent 1"] | None
+    start: Models
+
+    @property
+    def agents(self) -> int:
+        return len(self.is_byzantine)
+
+    @property
+    def model(self) -> Model:
+        return self.task.model
+
+    def step_size_at(self, round: int) -> Float[Tensor, "agent 1"]:
+        schedule = self.task.schedule
+        return self.step_size if schedule is None else self.step_size * schedule(round)
+
+    def exact(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        """What is known exactly about the models, every round."""
+        return self._evaluated([scene.task.exact for scene in self.scenes], models)
+
+    def held_out(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        """What held-out data says about the models, every epoch."""
+        return self._evaluated([scene.task.held_out for scene in self.scenes], models)
+
+    def _evaluated(
+        self, evaluations: Sequence[Callable[[Models], Mapping[str, Tensor]] | None], models: Models
+    ) -> Mapping[str, Tensor]:
+        parts = models.split(self.agents // len(self.scenes))
+        measured = [of(part) for of, part in zip(evaluations, parts, strict=True) if of is not None]
+        return {name: torch.cat([m[name] for m in measured]) for name in measured[0]} if measured else {}
+
+
+def prepare(
+    scenes: Sequence[Scene],
+    seeds: Sequence[int],
+    byzantine: Byzantine,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> World:
+    """Lay the scenes side by side, one for each seed, and draw who is Byzantine."""
+    agents = scenes[0].task.agents
+    for scene in scenes:
+        if isinstance(scene.graph, Graph):
+            _check_size(scene.graph, scene.task.agents)
+    draws = [Draws.of(seed, agents) for seed in seeds]
+    liars = [chosen(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
+    is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
+    for place, who in enumerate(liars):
+        is_byzantine[place * agents + who] = True
+    everyone = Draws.join(draws).to(device)
+    liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
+    placed = tuple(_placed(scene, device, dtype) for scene in scenes)
+    tasks = [scene.task for scene in placed]
+
+    def column(name: str) -> Tensor:
+        values: list[PerAgent] = [getattr(task, name) for task in tasks]
+        of_seed = [torch.as_tensor(value, dtype=dtype).expand(agents) for value in values]
+        return torch.cat(of_seed)[:, None].to(device)
+
+    skip = column("skip")
+    return World(
+        task=tasks[0],
+        seeds=tuple(seeds),
+        scenes=placed,
+        draws=everyone,
+        byzantine_draws=everyone.take(liar_rows),
+        sample=_sampler(tasks, [draw.to(device) for draw in draws], dtype),
+        wiring=_wirer([scene.graph for scene in scenes], agents, is_byzantine, device),
+        byzantine=liar_rows,
+        is_byzantine=is_byzantine.to(device),
+        step_size=column("step_size"),
+        forgetting=column("forgetting"),
+        skip=skip if bool((skip > 0).any()) else None,
+        start=torch.cat([task.model.start(agents, dtype, device) for task in tasks]),
+    )
+
+
+def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
+    """Who is Byzantine: a count or a share drawn by seed (a larger one holds every smaller one), or a list."""
+    agents = scene.task.agents
+    if not isinstance(byzantine, int | float):
+        who = sorted(set(byzantine))
+        if who and not (who[0] >= 0 and who[-1] < agents):
+            raise BadInput(f"byzantine names agent {who[-1]} or a negative one; agents are 0 … {agents - 1}")
+        return torch.tensor(who, dtype=torch.long)
+    count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
+    if isinstance(byzantine, float) and not 0 <= byzantine < 1:
+        raise BadInput(f"a share of Byzantine agents lies between 0 and 1, but byzantine is {byzantine}")
+    if not 0 <= count <= agents:
+        raise BadInput(f"{count} Byzantine agents asked for, but there are {agents} agents")
+    lots = draws.uniform("byzantine", 0, 1)[:, 0]
+    if scene.byzantine_by_group and scene.task.groups is not None:
+        # Rank within the group first, so that groups take turns.
+        groups = torch.as_tensor(scene.task.groups)
+        order = lots.argsort()
+        rank = torch.zeros(agents)
+        for group in groups.unique():
+            own = order[groups[order] == group]
+            rank[own] = torch.arange(len(own), dtype=rank.dtype)
+        lots = rank + lots
+    return lots.argsort()[:count].sort().values
+
+
+def _check_size(graph: Graph, agents: int) -> None:
+    if graph.agents != agents:
+        raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}")
+
+
+def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
+    from dataclasses import replace
+
+    task = scene.task
+    task = replace(
+        task,
+        stream=task.stream.to(device),
+        exact=task.exact and task.exact.to(device),
+        held_out=task.held_out and task.held_out.to(device),
+    )
+    return replace(scene, task=task)
+
+
+def _sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -> Callable[[int], Sample]:
+    def samples(start: int, rounds: int) -> list[Sample]:
+        parts = [t.stream.samples(d, start, rounds, dtype) for t, d in zip(tasks, draws, strict=True)]
+        joined = parts[0] if len(parts) == 1 else tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return list(zip(*joined, strict=True))
+
+    numbers = sum(part.numel() for part in samples(0, 1)[0])
+    return ahead(samples, rounds=max(1, min(512, 2**18 // numbers)))
+
+
+def _wirer(
+    graphs: Sequence[Graph | TimeVarying], agents: int, byzantine: Tensor, device: torch.device
+) -> Callable[[int], Wiring]:
+    """From the round to its wiring, made anew only when the graph is another."""
+    static = [graph for graph in graphs if isinstance(graph, Graph)]
+    last: tuple[list[Graph], Wiring] | None = None
+
+    def of_round(round: int) -> Wiring:
+        nonlocal last
+        now = static if len(static) == len(graphs) else [_at(graph, round, agents) for graph in graphs]
+        if last is None or any(a is not b for a, b in zip(last[0], now, strict=True)):
+            union = now[0] if len(now) == 1 else Graph.disjoint_union(now)
+            last = (now, Wiring.of(union, byzantine, device))
+        return last[1]
+
+    return of_round
+
+
+def _at(graph: Graph | TimeVarying, round: int, agents: int) -> Graph:
+    now = graph if isinstance(graph, Graph) else graph(round)
+    _check_size(now, agents)
+    return now
