@@ -35,7 +35,7 @@ _HOME = {
 }
 _ROOMS = ("attacks", "data", "optimisers", "rules", "studies", "testing")
 
-__all__ = ["BadInput", "Graph", "Task", "attacks", "data", "load", "optimisers", "rules", "simulate", "studies", "summary", "testing"]  # fmt: skip
+__all__ = [*_HOME, *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,14 +26,18 @@ def pairs_within(points: Array, radius: float, max_degree: int | None, seed: int
         raise BadInput(f"max_degree must not be negative, but is {max_degree}")
     tree = cKDTree(points)
     if max_degree is None:
-        return tree.query_pairs(radius, output_type="ndarray").astype(np.int64)
+        return _all(tree, radius)
     some = points[:: max(1, len(points) // 100)]
     reachable = tree.query_ball_point(some, radius, return_length=True).mean()
     if reachable * len(points) <= 10**7:
-        pairs = tree.query_pairs(radius, output_type="ndarray").astype(np.int64)
+        pairs = _all(tree, radius)
     else:
         pairs = _nearest(tree, points, radius, 2 * max_degree)
     return _greedy(pairs, len(points), max_degree, np.random.default_rng(seed))
+
+
+def _all(tree: Any, radius: float) -> Array:
+    return np.asarray(tree.query_pairs(radius, output_type="ndarray"), dtype=np.int64)
 
 
 def _nearest(tree: Any, points: Array, radius: float, count: int) -> Array:

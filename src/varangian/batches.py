@@ -65,8 +65,8 @@ def gathered(items: Sequence[Items], what: str) -> Pool:
                     f"{what} data of agent {agent} has items of {tuple(part.shape[1:])} {part.dtype}, "
                     f"agent 0's are {tuple(first.shape[1:])} {first.dtype}"
                 )
-    ends = torch.tensor([0] + [len(x) for x, _ in pairs]).cumsum(0)
-    members = [torch.arange(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    amounts = [len(x) for x, _ in pairs]
+    members = list(torch.arange(sum(amounts)).split(amounts))
     return Pool.of(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), members)
 
 
@@ -138,13 +138,15 @@ class HeldOut:
     model: Stacked
     pool: Pool
     metrics: Mapping[str, Callable[[Tensor, Tensor], Float[Tensor, " item"]]]
-    prefix: str = "test_"
+    loss_name: str = "test_loss"
+    prefix: str = ""
+    """Before the names of the other metrics."""
 
     def to(self, device: torch.device) -> HeldOut:
         return replace(self, pool=self.pool.to(device))
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """Means over each agent's own items: `test_loss`, and the metrics under their own names."""
+        """Means over each agent's own items: the loss, and the metrics under their own names."""
         return {
             name: torch.cat(parts)
             for name, parts in _transposed([self._of(models, agents) for agents in self._some()]).items()
@@ -153,15 +155,15 @@ class HeldOut:
     def _some(self, values: int = 2**25) -> Sequence[Int[Tensor, " some"]]:
         """Agents in groups small enough for one pass."""
         of_agent = self.pool.members.shape[1] * self.pool.x[0].numel()
-        return torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent)))
+        return list(torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent))))
 
     def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:
         items = self.pool.members[agents]
         x, y = _as(self.pool.x[items], models.dtype), _as(self.pool.y[items], models.dtype)
         predicted = self.model.predict_all(models[agents], x)
         own = torch.arange(items.shape[1], device=items.device) < self.pool.counts[agents, None]
-        values = {self.prefix + "loss": vmap(vmap(self._one_loss))(predicted, y)}
-        values |= {name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
+        values = {self.loss_name: vmap(vmap(self._one_loss))(predicted, y)}
+        values |= {self.prefix + name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
         return {name: value.to(models.dtype).masked_fill(~own, 0).sum(1) / own.sum(1) for name, value in values.items()}
 
     def _one_loss(self, predicted: Tensor, y: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class Inbox:
 
     def _pieces(self, source: Int[Tensor, "agent slot"]) -> tuple[Int[Tensor, "agent piece"], ...]:
         slots = max(1, _AT_ONCE // max(1, source.shape[0] * self.own.shape[1]))
-        return source.split(slots, dim=1)
+        return tuple(source.split(slots, dim=1))
 
 
 def _joined(parts: list[Table]) -> Table:

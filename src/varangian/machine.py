@@ -38,7 +38,7 @@ def threads_for(world: World) -> Iterator[None]:
     """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores."""
     before = torch.get_num_threads()
     numbers = sum(part.numel() for part in world.sample(0)) + world.start.numel()
-    if numbers < 2**16:
+    if numbers < 2**20:
         torch.set_num_threads(1)
     try:
         yield

@@ -75,7 +75,8 @@ class Stacked:
 
     def predict(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
         """One agent's predictions, as it would make them when not training."""
-        return functional_call(self.judging, self._views(row), (x,))
+        predicted: Tensor = functional_call(self.judging, self._views(row), (x,))
+        return predicted
 
     def predict_all(self, models: Models, x: Float[Tensor, "agent item ..."]) -> Tensor:
         """Every agent's predictions for its own inputs."""

@@ -44,6 +44,19 @@ class Evaluation(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Several:
+    """Several evaluations as one."""
+
+    parts: tuple[Evaluation, ...]
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        return {name: value for part in self.parts for name, value in part(models).items()}
+
+    def to(self, device: torch.device) -> Several:
+        return Several(tuple(part.to(device) for part in self.parts))
+
+
+@dataclass(frozen=True, eq=False)
 class Quadratic:
     """A risk known exactly: r_k(θ) − r_k* = (θ − θ_k*)ᵀ H_k (θ − θ_k*)."""
 
@@ -127,12 +140,14 @@ class Task:
         optimiser: Optimiser | None = None,
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[int] | None = None,
+        watch_training: bool = False,
     ) -> Task:
         """A task from any module, any loss and any data.
 
         `train` and `test` hold one item an agent: a pair of tensors (inputs, targets) or a map-style Dataset of such
         pairs; amounts may differ. `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to
-        functions of (predictions, targets) with one value a sample. `share` names the parameters that travel (all
+        functions of (predictions, targets) with one value a sample, averaged over each agent's test items after every
+        epoch, and over its training items too with `watch_training`. `share` names the parameters that travel (all
         unless given). The rest are `Task`'s own fields.
 
         >>> data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(4)]
@@ -145,11 +160,14 @@ class Task:
         stacked = Stacked.of(model, loss, share)
         stream = Batches.of(gathered(train, "train"), batch)
         _check_fit(stacked, stream)
-        held_out = None
+        measures = dict(metrics or {})
+        parts: list[Evaluation] = []
         if test is not None:
             if len(test) != stream.agents:
                 raise BadInput(f"there is training data for {stream.agents} agents and test data for {len(test)}")
-            held_out = HeldOut(stacked, gathered(test, "test"), dict(metrics or {}))
+            parts.append(HeldOut(stacked, gathered(test, "test"), measures))
+        if watch_training:
+            parts.append(HeldOut(stacked, stream.pool, measures, loss_name="train_loss", prefix="train_"))
         return Task(
             model=stacked,
             stream=stream,
@@ -159,7 +177,7 @@ class Task:
             judge=judge,
             optimiser=optimiser or sgd(),
             schedule=schedule,
-            held_out=held_out,
+            held_out=Several(tuple(parts)) if parts else None,
             epoch=stream.rounds_per_pass,
             groups=groups,
         )

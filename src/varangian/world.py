@@ -137,17 +137,17 @@ def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " by
         raise BadInput(f"a share of Byzantine agents lies between 0 and 1, but byzantine is {byzantine}")
     if not 0 <= count <= agents:
         raise BadInput(f"{count} Byzantine agents asked for, but there are {agents} agents")
+    return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values
+
+
+def byzantine_order(draws: Draws, groups: Sequence[int] | None = None) -> Int[Tensor, " agent"]:
+    """The order in which agents turn Byzantine as more are asked for; where groups are given, they take turns."""
     lots = draws.uniform("byzantine", 0, 1)[:, 0]
-    if scene.byzantine_by_group and scene.task.groups is not None:
-        # Rank within the group first, so that groups take turns.
-        groups = torch.as_tensor(scene.task.groups)
-        order = lots.argsort()
-        rank = torch.zeros(agents)
-        for group in groups.unique():
-            own = order[groups[order] == group]
-            rank[own] = torch.arange(len(own), dtype=rank.dtype)
-        lots = rank + lots
-    return lots.argsort()[:count].sort().values
+    if groups is None:
+        return lots.argsort()
+    same = torch.as_tensor(groups)[:, None] == torch.as_tensor(groups)[None]
+    rank_in_group = (same & (lots[None] < lots[:, None])).sum(1)
+    return (rank_in_group + lots).argsort()
 
 
 def _check_size(graph: Graph, agents: int) -> None:

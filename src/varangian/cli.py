@@ -1,0 +1,238 @@
+"""The command line: parses, calls the library, prints. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from varangian import __version__
+from varangian.data.commands import app as data_app
+from varangian.errors import BadInput
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Learn from your neighbours without trusting them: decentralised multi-task learning among agents of which "
+    "any number may be Byzantine.",
+)
+app.add_typer(data_app, name="data", help="Datasets: what there is, where it is, how to get it.")
+
+
+def main() -> None:
+    """Run the command line; bad input is one line and status 2, an interrupt is status 130."""
+    try:
+        app(standalone_mode=False)
+    except BadInput as error:
+        _fail(str(error))
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except Exception as error:
+        # Typer's own complaints (an unknown option, a missing argument) know how to show themselves.
+        if hasattr(error, "format_message"):
+            _fail(error.format_message())
+        raise
+
+
+def _fail(line: str) -> None:
+    print(f"varangian: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"varangian {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY|FILE.toml",
+        help="A study (see `varangian studies`), or a configuration file such as a run folder's config.toml.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option("--rule", help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat to compare."),
+]
+Attacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attack",
+        help="An attack, such as `pulling` or `uniform:low=15,high=16`; without parameters, the study's own. "
+        "Repeat to compare.",
+    ),
+]
+Byzantine = Annotated[
+    list[str] | None,
+    typer.Option(help="How many agents are Byzantine: a number, a share (0.2) or which (3,5,8). Repeat to compare."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the study, such as `agents=1000`. Repeat."),
+]
+Data = Annotated[Path | None, typer.Option(help="Where to look for data before the cache; the same as VARANGIAN_DATA.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder: configuration, metrics, summary, figures, report.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run in --out stopped.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command()
+def run(
+    what: What,
+    rule: Rules = None,
+    attack: Attacks = None,
+    byzantine: Byzantine = None,
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0 … S−1.", metavar="S")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.", metavar="T")] = None,
+    set_: Settings = None,
+    device: Annotated[str | None, typer.Option(help="`auto`, `cpu`, `cuda`, …")] = None,
+    dtype: Annotated[str | None, typer.Option(help="`float32` or `float64`.")] = None,
+    data: Data = None,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
+
+    Options given more than once are swept. What is not given is the study's own, as in the paper.
+
+        varangian run target-localization --rule alone --rule loss-based --byzantine 20 --seeds 5 --out runs/first
+
+        varangian run runs/first/config.toml --out runs/again
+    """
+    if resume and out is None:
+        raise BadInput("--resume needs --out, the folder of the run to go on with")
+    if data is not None:
+        os.environ["VARANGIAN_DATA"] = str(data)
+    from varangian.plan import check, from_toml, plan_for, read_byzantine
+
+    stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
+    given: dict[str, Any] = {
+        "rules": rule,
+        "attacks": attack,
+        "byzantine": [read_byzantine(value) for value in byzantine or ()],
+        "seeds": seeds,
+        "rounds": rounds,
+        "device": device,
+        "dtype": dtype,
+    }
+    stored |= {name: value for name, value in given.items() if value not in (None, [])}
+    stored["settings"] = {**stored.get("settings", {}), **dict(_pair(text) for text in set_ or ())}
+    plan = plan_for(**stored)
+    check(plan)
+    _run(plan, out, resume, quiet)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise BadInput(f"--set takes key=value, but got {text!r}")
+    return key.strip(), value.strip()
+
+
+def _run(plan: Any, out: Path | None, resume: bool, quiet: bool) -> None:
+    from varangian import sweep
+    from varangian.report.folder import write_folder
+    from varangian.report.table import print_table
+
+    if out is not None:
+        sweep.open_folder(out, plan, resume)
+    with _progress(len(sweep.cells(plan)) * plan.seeds * plan.study.rounds, quiet) as (begin, advance):
+        try:
+            metrics = sweep.sweep(plan, out, resume=resume, begin=begin, advance=advance)
+        except KeyboardInterrupt:
+            hint = f"; go on with: varangian run {out}/config.toml --resume --out {out}" if out else ""
+            print(f"varangian: interrupted{hint}", file=sys.stderr)
+            raise
+    rows = list(sweep.summary_rows(metrics))
+    if not quiet:
+        print_table(metrics, rows)
+    if out is not None:
+        write_folder(metrics, out)
+        sweep.close_folder(out)
+        if not quiet:
+            print(f"Written to {out}: config.toml, metrics.nc, summary.csv, figures/, report.html")
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[tuple[Any, Any]]:
+    """A bar on a terminal, a line a cell elsewhere, nothing when quiet."""
+    if quiet:
+        yield (lambda cell: None), (lambda rounds: None)
+    elif not sys.stderr.isatty():
+        yield (lambda cell: print(f"{cell} …", file=sys.stderr, flush=True)), (lambda rounds: None)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield (lambda cell: bar.update(task, description=str(cell))), (lambda rounds: bar.advance(task, rounds))
+
+
+def _listing(room: Any, as_json: bool) -> None:
+    from varangian.naming import catalogue, first_line
+
+    offered = {name: first_line(value) for name, value in sorted(catalogue(room).items())}
+    if as_json:
+        print(json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
+        return
+    from rich import print as show
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, text in offered.items():
+        table.add_row(f"[bold]{name}[/bold]", text)
+    show(table)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+
+
+@app.command()
+def rules(json: AsJson = False) -> None:
+    """How agents combine what they hear: the rules there are."""
+    from varangian import rules as room
+
+    _listing(room, json)
+
+
+@app.command()
+def attacks(json: AsJson = False) -> None:
+    """What Byzantine agents send: the attacks there are."""
+    from varangian import attacks as room
+
+    _listing(room, json)
+
+
+@app.command()
+def studies(json: AsJson = False) -> None:
+    """What agents learn, and on which network: the studies there are."""
+    from varangian import studies as room
+
+    _listing(room, json)
+
+
+if __name__ == "__main__":
+    main()

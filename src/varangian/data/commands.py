@@ -1,0 +1,122 @@
+"""``varangian data list|get|check``: what datasets there are, fetch one, see which are here and whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from varangian.data.catalogue import DATASETS, Dataset, how_to_get
+from varangian.errors import BadInput
+
+app = typer.Typer(help="Datasets: list them, get one, check those that are here.", no_args_is_help=True)
+
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder to look in before VARANGIAN_DATA."),
+]
+
+
+@app.command("list")
+def list_datasets(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Every dataset: what it is, where it lives, its licence, how it is split, how to cite it."""
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in DATASETS], indent=2))
+        return
+    for entry in DATASETS:
+        typer.echo(f"{entry.name}: {entry.title}")
+        for label, text in (
+            ("page", entry.page),
+            ("licence", entry.licence),
+            ("split", entry.split),
+            ("cite", entry.citation),
+        ):
+            typer.echo(f"  {label:<8}{text}")
+        for original in entry.originals:
+            typer.echo(f"  {'file':<8}{original.name} ({original.checksum or 'no published checksum'})")
+
+
+@app.command("get")
+def get_dataset(
+    name: Annotated[str, typer.Argument(help="A name from `list`.")],
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Folder to put it in.")] = None,
+) -> None:
+    """Download a dataset into DIR, or into the cache."""
+    from varangian.data.fetch import get
+
+    try:
+        typer.echo(f"{name} is in {get(name, data)}")
+    except BadInput as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command("check")
+def check_datasets(data: DataFolder = None) -> None:
+    """Read every dataset that is here and say what it holds; say of the others how to get them."""
+    from varangian.data.locate import search_folders
+
+    try:
+        first = search_folders(data)[0]
+    except BadInput as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    refused = False
+    for entry in DATASETS:
+        try:
+            typer.echo(f"{entry.name}: {_describe(entry, data, first)}")
+        except BadInput as error:
+            refused = True
+            typer.echo(f"{entry.name}: {error}", err=True)
+    if refused:
+        raise typer.Exit(2)
+
+
+def _describe(entry: Dataset, data: Path | None, first: Path) -> str:
+    from varangian.data.locate import find
+
+    found = find(entry, data)
+    if found is None:
+        return f"missing; {how_to_get(entry, str(first))}"
+    value = _reader(entry)(data)
+    arrays = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    shapes = ", ".join(f"{name} {'x'.join(map(str, a.shape))}" for name, a in arrays if hasattr(a, "shape"))
+    return f"{found.form} in {found.path}: {shapes}{_published(entry, found.path)}"
+
+
+def _reader(entry: Dataset) -> Callable[[Path | None], Any]:
+    from varangian import data
+
+    readers: dict[str, Callable[[Path | None], Any]] = {
+        "human-activity": data.human_activity,
+        "mnist": data.mnist,
+        "mnist-m": data.mnist_m,
+        "synthetic-digits-kaggle": data.kaggle_digits,
+        "usps": data.usps,
+        "school": data.school,
+    }
+    return readers[entry.name]
+
+
+def _published(entry: Dataset, path: Path) -> str:
+    """Whether the originals are those whose checksums are published; nothing for other forms."""
+    from varangian.data.arrays import digest
+
+    home = path if path.is_dir() else path.parent
+    verdicts: list[bool] = []
+    for original in entry.originals:
+        if original.checksum is None or path.suffix == ".npz":
+            continue
+        algorithm, expected = original.checksum.split(":")
+        with suppress(FileNotFoundError):
+            verdicts.append(digest(home / original.name, algorithm) == expected)
+    if not verdicts:
+        return ""
+    return "; published checksum matches" if all(verdicts) else "; NOT the published checksum"

@@ -1,0 +1,112 @@
+"""Names and parameters as people type them: `loss-based`, `loss-based:keep=all,smoothing=0.05`.
+
+The same text is used on the command line, in configuration files and in tables. A name is the Python name with
+hyphens; parameters are the fields of the value it names; lists of numbers are written with slashes (`point=0/0`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from varangian.errors import BadInput, unknown
+
+Named = Mapping[str, type[Any]]
+
+
+def catalogue(room: types.ModuleType) -> dict[str, type[Any]]:
+    """The values a room offers, by their command-line names.
+
+    >>> from varangian import rules
+    >>> sorted(catalogue(rules))[:2]
+    ['alone', 'average']
+    """
+    exported = {name: getattr(room, name) for name in room.__all__}
+    return {
+        name.replace("_", "-"): value
+        for name, value in exported.items()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and name.islower()
+    }
+
+
+def first_line(value: type[Any]) -> str:
+    """The one-line description of a rule, an attack or a study."""
+    return " ".join((value.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def made(text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = None) -> Any:
+    """The value that `text` means; a name without parameters takes the `usual` one, where there is one.
+
+    >>> from varangian import rules
+    >>> made("distance-based:p=1", "rule", catalogue(rules))
+    distance_based(target='current', p=1.0, smoothing=None)
+    """
+    name, _, parameters = text.partition(":")
+    name = name.strip().replace("_", "-")
+    if name not in named:
+        raise unknown(kind, name, named)
+    if not parameters and usual and name in usual:
+        return usual[name]
+    given: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in parameters.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise BadInput(f"{kind} {text!r}: {part!r} is not of the form parameter=value")
+        given[key.strip()] = value.strip()
+    return with_settings(named[name], given, f"{kind} {name}", named)
+
+
+def with_settings(value: type[Any], given: Mapping[str, Any], where: str, named: Named | None = None) -> Any:
+    """A value with some of its fields given, as text or as TOML has them; an unknown field is an error."""
+    hints = get_type_hints(value)
+    known = [field.name for field in dataclasses.fields(value)]
+    for name in given:
+        if name.replace("-", "_") not in known:
+            raise unknown(f"setting of {where}", name, known)
+    fields = {name.replace("-", "_"): raw for name, raw in given.items()}
+    read = {name: _read(raw, hints[name], f"{where}: {name}", named or {}) for name, raw in fields.items()}
+    return value(**read)
+
+
+def _read(raw: Any, hint: Any, where: str, named: Named) -> Any:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if raw is None or raw == "none":
+            return None
+        return _read(raw, next(option for option in options if option is not types.NoneType), where, named)
+    if origin is Literal:
+        if raw not in options:
+            raise unknown(f"value of {where},", str(raw), map(str, options))
+        return raw
+    if origin is tuple:
+        parts = raw.split("/") if isinstance(raw, str) else list(raw) if isinstance(raw, list | tuple) else [raw]
+        if Ellipsis not in options and len(parts) != len(options):
+            raise BadInput(f"{where} takes {len(options)} numbers, as in 1/2, but got {raw!r}")
+        return tuple(_read(part, options[0], where, named) for part in parts)
+    if hint in (bool, int, float, str):
+        return _plain(raw, hint, where)
+    if named:
+        return made(str(raw), where, named)
+    raise BadInput(f"{where} cannot be set by text")
+
+
+def _plain(raw: Any, kind: type[Any], where: str) -> Any:
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    if kind is bool:
+        if isinstance(raw, bool) or raw in ("true", "false"):
+            return raw if isinstance(raw, bool) else raw == "true"
+    elif not isinstance(raw, bool) and isinstance(raw, str | (float if kind is int else kind) | int):
+        try:
+            value = kind(raw)
+            if kind is not int or float(raw) == value:
+                return value
+        except (ValueError, OverflowError):
+            pass
+    raise BadInput(f"{where} takes {words[kind]}, but got {raw!r}")
+
+
+def settings_of(value: Any) -> dict[str, Any]:
+    """The fields of a value, for a configuration file."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -1,0 +1,173 @@
+"""What to run: a study, and every combination of rules, attacks, numbers of Byzantine agents and seeds.
+
+A plan is what a configuration file says, and what the command line adds to it; nothing in it is unknown or misspelt.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from varangian import attacks, rules, studies
+from varangian.attacks.attack import AnyAttack
+from varangian.draws import Draws
+from varangian.errors import BadInput, unknown
+from varangian.machine import chosen_device, chosen_dtype
+from varangian.naming import catalogue, made, settings_of, with_settings
+from varangian.studies.study import Study
+from varangian.world import Byzantine, chosen
+
+DEFAULT_RULES = ("alone", "average", "distance-based", "loss-based")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Names as they were asked for, and the study they are about."""
+
+    study: Study
+    rules: tuple[str, ...] = DEFAULT_RULES
+    attacks: tuple[str, ...] = ()
+    byzantine: tuple[Byzantine, ...] = ()
+    seeds: int = 1
+    device: str = "auto"
+    dtype: str = "float32"
+
+    @property
+    def usual_attacks(self) -> dict[str, AnyAttack]:
+        """What an attack named without parameters means in this study."""
+        return {type(attack).__name__.replace("_", "-"): attack for attack in self.study.attacks}
+
+    def rule(self, name: str) -> Any:
+        return made(name, "rule", catalogue(rules))
+
+    def attack(self, name: str) -> Any:
+        return made(name, "attack", catalogue(attacks), self.usual_attacks)
+
+
+def plan_for(
+    study: str,
+    *,
+    rules: Sequence[str] = (),
+    attacks: Sequence[str] = (),
+    byzantine: Sequence[Byzantine] = (),
+    seeds: int = 1,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> Plan:
+    """A checked plan; what is not given is the study's own."""
+    offered = catalogue(studies)
+    if study not in offered:
+        raise unknown("study", study, offered)
+    value: Study = with_settings(offered[study], settings or {}, f"study {study}")
+    if rounds is not None:
+        if rounds < 1:
+            raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
+        value = with_rounds(value, rounds)
+    if seeds < 1:
+        raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
+    usual = next(iter(type(attack).__name__.replace("_", "-") for attack in value.attacks))
+    return Plan(
+        study=value,
+        rules=tuple(rules) or DEFAULT_RULES,
+        attacks=tuple(attacks) or (usual,),
+        byzantine=tuple(byzantine) or value.byzantine,
+        seeds=seeds,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def with_rounds(study: Any, rounds: int) -> Study:
+    """The study, this many rounds long; studies with epochs have a field for a limit on rounds."""
+    field = "rounds" if "rounds" in settings_of(study) else "max_rounds"
+    longer: Study = replace(study, **{field: rounds})
+    return longer
+
+
+def check(plan: Plan) -> None:
+    """Make everything once, so that whatever cannot work is said before anything is written."""
+    scene = plan.study.scene(0)
+    chosen_device(plan.device, [scene])
+    chosen_dtype(plan.dtype)
+    draws = Draws.of(0, scene.task.agents)
+    for byzantine in plan.byzantine:
+        chosen(byzantine, scene, draws)
+    start = torch.zeros(1, scene.task.model.shared)
+    for name in plan.rules:
+        plan.rule(name).init(torch.zeros(1, 1))
+    for name in plan.attacks:
+        plan.attack(name).init(start)
+
+
+def as_toml(plan: Plan) -> str:
+    """The plan as a configuration file: run it again and get the same bits."""
+    top = {
+        "study": plan.study.name,
+        "rules": list(plan.rules),
+        "attacks": list(plan.attacks),
+        "byzantine": [b if isinstance(b, int | float) else list(b) for b in plan.byzantine],
+        "seeds": plan.seeds,
+        "device": plan.device,
+        "dtype": plan.dtype,
+    }
+    lines = [f"{name} = {_toml(value)}" for name, value in top.items()]
+    settings = {name: value for name, value in settings_of(plan.study).items() if value is not None}
+    lines += ["", "[settings]", *(f"{name} = {_toml(value)}" for name, value in settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    # Numbers, text, truth values and lists of them are written alike in JSON and in TOML.
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def from_toml(path: Path) -> dict[str, Any]:
+    """The arguments of `plan_for` that a configuration file holds."""
+    try:
+        stored = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a configuration file: {error}") from error
+    known = {"study": str, "rules": list, "attacks": list, "byzantine": list, "seeds": int, "rounds": int, "device": str, "dtype": str, "settings": dict}  # fmt: skip  # noqa: E501
+    for name, value in stored.items():
+        if name not in known:
+            raise unknown(f"key in {path}:", name, known)
+        if not isinstance(value, known[name]) or isinstance(value, bool):
+            raise BadInput(f"{path}: {name} takes a {known[name].__name__}, but got {value!r}")
+    if "study" not in stored:
+        raise BadInput(f'{path} names no study; add a line such as study = "target-localization"')
+    for name in ("rules", "attacks"):
+        for value in stored.get(name, []):
+            if not isinstance(value, str):
+                raise BadInput(f"{path}: {name} is a list of names, but holds {value!r}")
+    stored["byzantine"] = [read_byzantine(value) for value in stored.get("byzantine", [])]
+    return stored
+
+
+def read_byzantine(value: Any) -> Byzantine:
+    """How many are Byzantine, from a number, a share or a list, as text or as TOML has it.
+
+    >>> read_byzantine("20"), read_byzantine("0.2"), read_byzantine("3,5")
+    (20, 0.2, (3, 5))
+    """
+    try:
+        if isinstance(value, list):
+            return tuple(int(agent) for agent in value)
+        if isinstance(value, str):
+            if "," in value:
+                return tuple(int(agent) for agent in value.split(",") if agent.strip())
+            return float(value) if "." in value else int(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+    except ValueError:
+        pass
+    raise BadInput(f"byzantine takes a number of agents, a share such as 0.2, or agents such as 3,5; not {value!r}")

@@ -1,0 +1,262 @@
+"""The paper's figures: a panel for each number of Byzantine agents, a line and a band for each rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from varangian.results import UNWEIGHED, higher_is_better
+
+Array = np.ndarray[Any, Any]
+
+LABELS = {
+    "loss": r"Loss $\ell(\theta_k;\,\xi_k)$",
+    "regret": r"Regret $r_k(\theta_k) - r_k^*$",
+    "msd": r"Squared deviation $\|\theta_k - \theta_k^*\|^2$",
+    "byzantine_weight": r"Weight on Byzantine $\Sigma_{\ell \in \mathcal{B}}\; a_{\ell k}$",
+    "kept": "Neighbours kept",
+}
+POINTS = 500
+"""As many of a long run's rounds are drawn: more than a panel has room for."""
+
+Look = tuple[str, Any]
+PAPER: dict[str, Look] = {
+    "loss-based": ("#0072B2", "-"),
+    "distance-based": ("#E69F00", (0, (5, 1.5))),
+    "average": ("#009E73", (0, (3, 1.2, 1, 1.2))),
+    "alone": ("#000000", (0, (1, 1.2))),
+}
+"""The paper's rules look the same in every study: Okabe and Ito's colours, told apart by colour-blind readers too."""
+OTHERS: tuple[Look, ...] = (
+    ("#D55E00", (0, (7, 2))),
+    ("#CC79A7", (0, (4, 1.2, 1, 1.2, 1, 1.2))),
+    ("#56B4E9", "-"),
+    ("#8A6D00", (0, (2, 1))),
+    ("#7F7F7F", (0, (6, 1.5, 2, 1.5))),
+    ("#882255", (0, (9, 1.5, 1, 1.5))),
+)
+"""What the rest look like, in the order in which they were run. Okabe and Ito's yellow is too faint for a line."""
+
+
+class Panel(NamedTuple):
+    """One scenario: its place in the grid, its title and its cells."""
+
+    row: int
+    column: int
+    title: str
+    cells: tuple[int, ...]
+
+
+def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
+    """`metric` of normal agents over time: a column for each number of Byzantine agents, a row for each attack.
+
+    Each rule has a line, the mean over agents and seeds, and a band from the best to the worst agent, averaged over
+    seeds. Streaming metrics are drawn as a moving mean, as the axis then says. `group` shows only its agents.
+    """
+    panels = scenarios(metrics, metric)
+    rows, columns = (1 + max(place) for place in zip(*(panel[:2] for panel in panels), strict=True))
+    looks = looks_of(metrics)
+    width, height = (4.8, 3.2) if columns == 1 else (2.9 * columns + 0.7, 2.7)
+    legend_columns = columns_of_legend(list(looks), width)
+    below = 0.2 + 0.2 * math.ceil(len(looks) / legend_columns)
+    figure = Figure(figsize=(width, height * rows + below), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    drawn: dict[str, list[xr.Dataset]] = {}
+    for panel in panels:
+        ax = axes[panel.row, panel.column]
+        ax.set_title(panel.title, fontsize=10.5)
+        for cell in panel.cells:
+            rule = str(metrics["rule"].values[cell])
+            curve = spread(metrics.isel(cell=cell), metric, group)
+            if curve["mean"].size:
+                _draw(ax, curve, looks[rule], min(1.0, 4 / len(looks)))
+                drawn.setdefault(rule, []).append(curve)
+        if not ax.lines:
+            ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", color="0.5")
+    _scale(axes[0, 0], metric, [curve for of_rule in drawn.values() for curve in of_rule])
+    _dress(axes, panels, metrics, metric)
+    if group is not None:
+        figure.suptitle(f"Group {group}", fontsize=11.5, fontweight="bold")
+    _legend(figure, {rule: look for rule, look in looks.items() if rule in drawn}, legend_columns)
+    return figure
+
+
+def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
+    """The panels of a figure. One without attack stands at the head of every row, for comparison.
+
+    There is none where `metric` is about Byzantine agents and only shows that none is none.
+    """
+    counts, attacks = metrics["byzantine"].values.astype(int), [str(attack) for attack in metrics["attack"].values]
+    shown = sorted(set(counts.tolist()))
+    if metric == "byzantine_weight" and len(shown) > 1:
+        shown = [count for count in shown if count]
+    rows = list(dict.fromkeys(attack for attack, count in zip(attacks, counts, strict=True) if count)) or [""]
+    names = [attack.partition(":")[0] for attack in rows]
+    if len(set(names)) < len(rows):
+        names = rows  # the same attack with several settings: only these tell them apart
+    panels: list[Panel] = []
+    for row, attack in enumerate(rows):
+        for column, count in enumerate(shown):
+            cells = [c for c in np.flatnonzero(counts == count).tolist() if not count or attacks[c] == attack]
+            once = {str(metrics["rule"].values[c]): c for c in reversed(cells)}  # without attack, attacks are the same
+            gap = " " if len(names[row]) < 22 else "\n"
+            title = f"{count} Byzantine:{gap}{names[row]}" if count else "No attack"
+            if once:
+                panels.append(Panel(row, column, title, tuple(sorted(once.values()))))
+    return panels
+
+
+def looks_of(metrics: xr.Dataset) -> dict[str, Look]:
+    """The colour and line style of each rule: the same in all figures of a run."""
+    rules = list(dict.fromkeys(str(rule) for rule in metrics["rule"].values))
+    others = [rule for rule in rules if rule not in PAPER]
+    return {rule: PAPER[rule] if rule in PAPER else OTHERS[others.index(rule) % len(OTHERS)] for rule in rules}
+
+
+def spread(run: xr.Dataset, metric: str, group: object = None) -> xr.Dataset:
+    """`mean`, `low` and `high` over the normal agents of one cell (and group), at up to 500 rounds or epochs.
+
+    The mean over agents and seeds, and the least and the greatest agent averaged over seeds. Rounds at which nothing
+    is known are left out.
+    """
+    values = run[metric].astype(float).where(~run["byzantine_agent"].astype(bool))
+    if group is not None:
+        values = values.where(run["group"] == group)
+    time = time_of(values)
+    values = trailing_mean(values, time, smoothing_window(run, metric))
+    low, high = values.min("agent").mean("seed"), values.max("agent").mean("seed")
+    return xr.Dataset({"mean": values.mean(("seed", "agent")), "low": low, "high": high}).dropna(time)
+
+
+def time_of(values: xr.DataArray) -> str:
+    """The dimension along which a metric was measured."""
+    return "epoch" if "epoch" in values.dims else "round"
+
+
+def smoothing_window(metrics: xr.Dataset, metric: str) -> int:
+    """Over how many records a metric is averaged before it is drawn: a fiftieth of a stream, which is noisy."""
+    return max(1, metrics.sizes["round"] // 50) if "round" in metrics[metric].dims else 1
+
+
+def trailing_mean(values: xr.DataArray, time: str, window: int) -> xr.DataArray:
+    """Each agent's mean over the last `window` records, at up to 500 of them, the first and the last included.
+
+    Sums are taken anew for every point: with running ones a single huge value would drown all that follow.
+    """
+    length = values.sizes[time]
+    ends = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+    drawn = values.isel({time: ends}).transpose(time, ...)
+    if window == 1:
+        return drawn
+    every = values.transpose(time, ...).values
+    known = ~np.isnan(every)
+    filled = np.where(known, every, 0.0)
+    sums, counts = np.zeros((2, *drawn.shape))
+    for point, end in enumerate(ends):
+        last = slice(max(0, end - window + 1), end + 1)
+        sums[point], counts[point] = filled[last].sum(0), known[last].sum(0)
+    return drawn.copy(data=np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
+
+
+def is_logarithmic(metric: str) -> bool:
+    """Losses, errors and regret fall by orders of magnitude; shares and counts do not."""
+    return not higher_is_better(metric) and metric not in UNWEIGHED
+
+
+def label_of(metrics: xr.Dataset, metric: str) -> str:
+    """What the y axis says, the moving mean included where there is one."""
+    label = LABELS.get(metric, metric.replace("_", " ").capitalize())
+    window = smoothing_window(metrics, metric)
+    if window == 1:
+        return label
+    rounds = metrics["round"].values
+    apart = round((int(rounds[-1]) - int(rounds[0])) / max(1, len(rounds) - 1))
+    return f"{label}\nmoving mean over {window * apart} rounds"
+
+
+def _draw(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
+    """A line and its band; the more bands lie over each other, the less the `strength` of each should be."""
+    colour, style = look
+    front = 2.0 if look == PAPER["loss-based"] else 1.5  # the rule the figure is about lies over the others
+    faint = strength * (0.08 if look == PAPER["alone"] else 0.14)  # black covers more than colours do
+    at = curve[time_of(curve["mean"])].values
+    few = len(at) <= 15  # a handful of epochs: show that between them nothing was measured
+    low, high = curve["low"].values, curve["high"].values
+    if len(at) == 1:  # a band of no width is invisible
+        ax.vlines(at, low, high, color=colour, alpha=0.35, linewidth=5)
+        ax.set_xlim(at[0] - 1, at[0] + 1)
+    ax.fill_between(at, low, high, color=colour, alpha=faint, linewidth=0, zorder=front - 1)
+    (line,) = ax.plot(at, curve["mean"].values, color=colour, linestyle=style, linewidth=1.7, zorder=front + 1)
+    line.set(marker="o" if few else "", markersize=3.5)
+
+
+def _scale(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
+    """Set the y axis that all panels share, so that what is to be compared stays readable.
+
+    A logarithmic one reaches at most a factor 100 below the lowest line, where only lucky agents are, and at most
+    eight decades above it: a rule that has diverged leaves the panel instead of flattening the others.
+    """
+    if is_logarithmic(metric):
+        lines = _positive([curve["mean"].values for curve in shown])
+        bands = _positive([curve[edge].values for curve in shown for edge in ("low", "high")])
+        if not lines.size:
+            return
+        low = max(bands.min(), lines.min() / 100)
+        high = max(min(bands.max(), lines.min() * 1e8), low * 10)
+        room = (high / low) ** 0.04
+        ax.set_ylim(low / room, high * room)  # first: else matplotlib looks for limits itself, and may overflow
+        ax.set_yscale("log")
+    elif metric == "byzantine_weight":
+        top = max((float(curve["high"].max()) for curve in shown), default=1.0)
+        ax.set_ylim(-0.03, max(top, 0.2) * 1.05)
+    elif "accuracy" in metric:
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def _positive(parts: Sequence[Array]) -> Array:
+    values = np.concatenate([np.ravel(part) for part in parts]) if parts else np.empty(0)
+    return values[np.isfinite(values) & (values > 0)]
+
+
+def _dress(axes: Array, panels: Sequence[Panel], metrics: xr.Dataset, metric: str) -> None:
+    """Labels at the outer panels, a quiet grid, and nothing where no scenario was run."""
+    used = {(panel.row, panel.column) for panel in panels}
+    time = time_of(metrics[metric])
+    for (row, column), ax in np.ndenumerate(axes):
+        if (row, column) not in used:
+            ax.set_visible(False)
+            continue
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(True, color="0.9", linewidth=0.6)
+        ax.set_axisbelow(True)
+        ax.tick_params(labelsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
+        if (row + 1, column) not in used:
+            ax.set_xlabel(time.capitalize(), fontsize=10)
+            ax.tick_params(labelbottom=True)
+        if (row, column - 1) not in used:
+            ax.set_ylabel(label_of(metrics, metric), fontsize=10)
+            ax.tick_params(labelleft=True)
+
+
+def columns_of_legend(names: Sequence[str], width: float) -> int:
+    """How many columns of `names` fit into so many inches, in rows as even as can be."""
+    inches = [0.073 * len(name) + 0.72 for name in names]
+    fitting = len(names) if sum(inches) < width else max(1, int(width / max(inches)))
+    return math.ceil(len(names) / math.ceil(len(names) / fitting))
+
+
+def _legend(figure: Figure, looks: dict[str, Look], columns: int) -> None:
+    """Once, below all panels: the rules of which something is shown."""
+    marks = [Line2D([], [], color=colour, linestyle=style, label=rule) for rule, (colour, style) in looks.items()]
+    if marks:
+        look: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "handlelength": 2.6}
+        figure.legend(handles=marks, loc="outside lower center", ncols=min(columns, len(marks)), **look)

@@ -1,0 +1,255 @@
+"""All figures of a run: its curves and its network, who lies there, and whom the loss-based rule trusts in the end.
+
+Figures are made without pyplot: nothing opens a window, and nothing stays in memory once it is written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from PIL import Image
+
+from varangian.errors import BadInput
+from varangian.report.curve_figure import curves
+
+__all__ = ["curves", "draw_figures", "network"]
+
+Array = np.ndarray[Any, Any]
+
+WORTH_SEEING = ("regret", "test_loss", "accuracy", "byzantine_weight")
+"""Metrics drawn beside the study's own."""
+GROUPS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#8C8C8C", "#000000")
+"""Okabe and Ito's colours, told apart by colour-blind readers too, less the one kept for the Byzantine."""
+BYZANTINE = "#D55E00"
+EDGE, INK = "#B8B8B8", "#333333"
+CROWD = 5000
+"""Of more edges than these none can be followed by eye."""
+
+
+def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
+    """Write all figures of a run as PNG and PDF into `folder`/figures; returns the files written.
+
+    The study's own metric and those worth seeing beside it, as far as they were measured; for each group too where
+    the study is shown by group; and the network.
+    """
+    target = folder / "figures"
+    target.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for metric in _drawn(metrics):
+        written += _save(curves(metrics, metric), target / metric)
+        for group in _groups(metrics):
+            written += _save(curves(metrics, metric, group), target / f"{metric}-group-{_as_file_name(group)}")
+    if "sender" in metrics or "position" in metrics:
+        written += _save(network(metrics), target / "network")
+    return written
+
+
+def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
+    """The first seed's network: agents where they stand (on a circle if nowhere), coloured by group, liars crossed.
+
+    Shown with `byzantine` Byzantine agents, by default the most that still leave a majority normal. Where the weights
+    of a loss-based run of that scenario are known, a second panel draws each edge as heavy as its final weight.
+    """
+    first = metrics.isel(seed=0)
+    cell = cell_of(first, largest_minority(metrics) if byzantine is None else byzantine)
+    shown = first.isel(cell=cell)
+    places, group, lying = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
+    pairs = neighbours(first)
+    trust = final_trust(shown, pairs, lying)
+    panels = 1 if trust is None else 2
+    figure = Figure(figsize=(4.6 * panels, 4.9), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    _edges(axes[0], places, pairs, to_rgba(EDGE, 0.3 if len(pairs) > CROWD else 1), np.full(len(pairs), 0.6))
+    axes[0].set_title(_heading(len(places), int(lying.sum())), fontsize=11)
+    if trust is not None:
+        _edges(axes[1], places, pairs, EDGE, np.full(len(pairs), 0.25))
+        _trusted_edges(axes[1], places, pairs, trust, lying)
+        axes[1].set_title(_heading_of_weights(shown), fontsize=11)
+    for ax in axes:
+        _agents(ax, places, group, lying)
+        ax.set_aspect("equal")
+        ax.margins(0.06)
+        ax.set_axis_off()
+    fooled = trust is not None and bool((trust[lying[pairs].any(1)] > 0).any())
+    _legend(figure, _marks(group, lying, trust is not None, fooled), 3 if panels == 1 else 8)
+    return figure
+
+
+def largest_minority(metrics: xr.Dataset) -> int:
+    """The largest number of Byzantine agents run that leaves a majority normal; the smallest run if none does."""
+    counts = sorted({int(count) for count in metrics["byzantine"].values})
+    return max((count for count in counts if 2 * count < metrics.sizes["agent"]), default=counts[0])
+
+
+def positions(first: xr.Dataset) -> Array:
+    """Where the agents of one seed stand: agent × 2."""
+    if "position" in first and first.sizes["axis"] >= 2:
+        return np.asarray(first["position"].values[:, :2], dtype=float)
+    around = 2 * np.pi * np.arange(first.sizes["agent"]) / first.sizes["agent"]
+    return np.stack((np.sin(around), np.cos(around)), 1)
+
+
+def groups(first: xr.Dataset) -> Array:
+    """Each agent's group; all in one where there are none."""
+    return first["group"].values if "group" in first else np.zeros(first.sizes["agent"], dtype=int)
+
+
+def cell_of(first: xr.Dataset, byzantine: int) -> int:
+    """A cell with that many Byzantine agents: of the loss-based rule, as the paper has it, where there is one."""
+    rules = [str(rule) for rule in first["rule"].values]
+    cells = np.flatnonzero(first["byzantine"].values == byzantine).tolist()
+    if not cells:
+        raise BadInput(f"no run has {byzantine} Byzantine agents")
+    return min(cells, key=lambda c: (not _is_loss_based(rules[c]), rules[c] != "loss-based"))
+
+
+def neighbours(first: xr.Dataset) -> Array:
+    """Pairs i < j of which one hears the other, each once."""
+    if "sender" not in first:
+        return np.empty((0, 2), dtype=int)
+    senders = first["sender"].transpose("agent", "slot").values
+    receivers = np.broadcast_to(np.arange(len(senders))[:, None], senders.shape)
+    heard = np.stack((senders, receivers), -1).reshape(-1, 2)
+    heard = heard[np.isfinite(heard).all(1)].astype(int)  # joining cells may have turned gaps into nan
+    return np.unique(np.sort(heard[heard[:, 0] != heard[:, 1]], axis=1), axis=0)
+
+
+def final_trust(shown: xr.Dataset, pairs: Array, lying: Array) -> Array | None:
+    """For each pair the larger of the weights that its normal ends give each other.
+
+    None where weights are unknown, or not the loss-based rule's.
+    """
+    if not ("weight" in shown and "sender" in shown and len(pairs) and _is_loss_based(str(shown["rule"].values))):
+        return None
+    table = shown["weight"].isel(snapshot=-1).transpose("agent", "slot").values
+    senders = shown["sender"].transpose("agent", "slot").values
+    if not np.isfinite(table).any():
+        return None
+    known = np.isfinite(senders) & np.isfinite(table) & ~lying[:, None]
+    receivers = np.broadcast_to(np.arange(len(senders))[:, None], senders.shape)
+    weight = np.zeros((len(senders), len(senders)))
+    np.maximum.at(weight, (receivers[known], senders[known].astype(int)), table[known])
+    i, j = pairs.T
+    heavier: Array = np.maximum(weight[i, j], weight[j, i])
+    return heavier
+
+
+def _heading(agents: int, byzantine: int) -> str:
+    many = f"{agents} agents" if agents != 1 else "1 agent"
+    return f"{many}, {byzantine} Byzantine" if byzantine else many
+
+
+def _heading_of_weights(shown: xr.Dataset) -> str:
+    attack = str(shown["attack"].values).partition(":")[0]
+    against = f", attack {attack}" if int(shown["byzantine"]) else ""
+    return rf"Final weights $a_{{\ell k}}$ of {shown['rule'].values}{against}"
+
+
+def _is_loss_based(rule: str) -> bool:
+    return rule.partition(":")[0] == "loss-based"
+
+
+def _edges(ax: Axes, places: Array, pairs: Array, colour: Any, widths: Array) -> None:
+    """Straight lines; as pixels even in a PDF once there are so many that no reader could follow one."""
+    crowded = len(pairs) > CROWD
+    lines = LineCollection(list(places[pairs]), colors=colour, linewidths=widths, zorder=1, rasterized=crowded)
+    ax.add_collection(lines)
+
+
+def _trusted_edges(ax: Axes, places: Array, pairs: Array, trust: Array, lying: Array) -> None:
+    """Heavier and darker the more is trusted, red where a liar is; full at the 95th percentile, or at one sixth."""
+    seen = np.flatnonzero(trust > 0)
+    seen = seen[np.argsort(trust[seen])]
+    full = max(np.quantile(trust[seen], 0.95), 1 / 6) if len(seen) else 1.0
+    strength = np.minimum(trust[seen] / full, 1)
+    to_liar = lying[pairs[seen, 0]] | lying[pairs[seen, 1]]
+    colours = np.where(to_liar[:, None], to_rgba(BYZANTINE), to_rgba(INK))
+    colours[:, 3] = 0.15 + 0.75 * strength
+    _edges(ax, places, pairs[seen], colours, 0.4 + 2.2 * strength)
+
+
+def _colours(group: Array) -> dict[Any, Any]:
+    names = list(np.unique(group))
+    if len(names) <= len(GROUPS):
+        return dict(zip(names, GROUPS, strict=False))
+    return {name: colormaps["viridis"](i / (len(names) - 1)) for i, name in enumerate(names)}
+
+
+def _agents(ax: Axes, places: Array, group: Array, lying: Array) -> None:
+    size = float(np.clip(4000 / len(places), 12, 70))
+    colours = _colours(group)
+    fill = [colours[name] for name in group[~lying]]
+    x, y = places.T
+    ax.scatter(x[~lying], y[~lying], s=size, c=fill, edgecolors="white", linewidths=0.7, zorder=3)
+    ax.scatter(x[lying], y[lying], s=1.4 * size, c=BYZANTINE, marker="X", edgecolors="white", linewidths=0.7, zorder=4)
+
+
+def _marks(group: Array, lying: Array, weighted: bool, fooled: bool) -> list[Line2D]:
+    """What the legend explains; a single group needs no name, and too many would not fit."""
+    colours = {name: colour for name, colour in _colours(group).items() if name in group[~lying]}
+    dot: dict[str, Any] = {"linestyle": "", "markersize": 8, "markeredgecolor": "white"}
+    if len(np.unique(group)) > 1 and len(colours) <= len(GROUPS):
+        marks = [Line2D([], [], marker="o", color=c, label=f"Group {g}", **dot) for g, c in colours.items()]
+    else:
+        marks = [Line2D([], [], marker="o", color=GROUPS[0], label="Normal", **dot)]
+    if lying.any():
+        marks += [Line2D([], [], marker="X", color=BYZANTINE, label="Byzantine", **dot)]
+    if weighted:
+        marks += [Line2D([], [], color=INK, linewidth=2.2, label="Trusted")]
+    if fooled:
+        marks += [Line2D([], [], color=BYZANTINE, linewidth=2.2, label="Trusted Byzantine")]
+    return marks
+
+
+def _legend(figure: Figure, marks: list[Line2D], columns: int) -> None:
+    """Below all panels."""
+    columns = min(len(marks), columns)
+    figure.legend(handles=marks, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
+
+
+def _drawn(metrics: xr.Dataset) -> Iterator[str]:
+    """The metrics to draw, each once: those of which something is known."""
+    own = str(metrics.attrs.get("metric", "loss"))
+    for metric in dict.fromkeys((own, *WORTH_SEEING)):
+        if metric == "byzantine_weight" and not metrics["byzantine"].values.any():
+            continue
+        if metric in metrics and bool(metrics[metric].notnull().any()):
+            yield metric
+
+
+def _groups(metrics: xr.Dataset) -> Sequence[Any]:
+    """The groups to draw one by one."""
+    if str(metrics.attrs.get("by_group", "0")) != "1" or "group" not in metrics:
+        return ()
+    groups: Sequence[Any] = np.unique(metrics["group"].values).tolist()
+    return groups
+
+
+def _as_file_name(group: object) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in str(group))
+
+
+def _save(figure: Figure, stem: Path) -> list[Path]:
+    """As PNG and PDF.
+
+    The PNG has a palette, a third of the size. Chosen for coverage: the usual choice greys a colour that is rare.
+    """
+    png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
+    pixels = io.BytesIO()
+    figure.savefig(pixels, format="png", dpi=150)
+    with Image.open(pixels) as image:
+        few = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    few.save(png, optimize=True, dpi=(150, 150))
+    figure.savefig(pdf, dpi=200, metadata={"CreationDate": None})
+    return [png, pdf]

@@ -1,0 +1,78 @@
+"""One table a person can read: rules down, scenarios across."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import xarray as xr
+
+from varangian.results import higher_is_better
+
+Row = dict[str, Any]
+_PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The metric to compare rules by: what is known exactly before what is estimated."""
+    return next(metric for metric in _PREFERRED if f"{metric}_mean" in rows[0])
+
+
+def table(rows: Sequence[Row], metric: str) -> tuple[list[str], list[list[str]], set[tuple[int, int]]]:
+    """Heads, cells `mean ± standard error (worst agent)`, and which cell is the best of its column."""
+    scenarios = list(dict.fromkeys((row["byzantine"], row["attack"] if row["byzantine"] else "") for row in rows))
+    rules = list(dict.fromkeys(row["rule"] for row in rows))
+    heads = [f"{count} Byzantine: {attack}" if count else "no attack" for count, attack in scenarios]
+    means: dict[tuple[int, int], float] = {}
+    cells: list[list[str]] = []
+    for i, rule in enumerate(rules):
+        line = [rule]
+        for j, (count, attack) in enumerate(scenarios):
+            own = [
+                row
+                for row in rows
+                if row["rule"] == rule and row["byzantine"] == count and (not count or row["attack"] == attack)
+            ]
+            values = [row[f"{metric}_mean"] for row in own]
+            worst = [row[f"{metric}_worst"] for row in own]
+            means[i, j] = fmean(values)
+            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            line.append(f"{_number(means[i, j])}{_error(error)} ({_number(fmean(worst))})")
+        cells.append(line)
+    choose = max if higher_is_better(metric) else min
+    best = {
+        (choose(range(len(rules)), key=lambda i: means[i, j] if not math.isnan(means[i, j]) else math.inf), j)
+        for j in range(len(scenarios))
+    }
+    return heads, cells, best
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
+
+
+def _error(value: float) -> str:
+    return "" if math.isnan(value) else f" ± {value:.2g}"
+
+
+def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:
+    """Show the table on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    metric = headline(rows)
+    heads, cells, best = table(rows, metric)
+    seeds = metrics.sizes["seed"]
+    shown = Table(
+        title=f"{metrics.attrs['study']}: {metric} at the end, mean over normal agents (worst agent), {seeds} seeds",
+        title_justify="left",
+    )
+    shown.add_column("rule", no_wrap=True)
+    for head in heads:
+        shown.add_column(head, justify="right")
+    for i, line in enumerate(cells):
+        marked = [f"[bold]{text}[/bold]" if (i, j) in best else text for j, text in enumerate(line[1:])]
+        shown.add_row(line[0], *marked)
+    Console().print(shown)

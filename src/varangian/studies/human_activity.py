@@ -1,0 +1,105 @@
+"""Human activity: 30 people, each an agent, tell what they are doing from their phone's motion sensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from varangian import data
+from varangian.attacks import shrink, uniform
+from varangian.attacks.attack import AnyAttack
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.graph import Graph
+from varangian.studies.supervised import correct, limited, seeded
+from varangian.task import JudgedOn, Task
+from varangian.world import Scene, byzantine_order
+
+
+@dataclass(frozen=True)
+class human_activity:
+    """Softmax regression on UCI HAR: 30 people are 30 agents, ten of whom see a tenth of their batches."""
+
+    split: Literal["random", "blocked"] = "random"
+    """Which quarter of a person's windows is for testing: any, as in the paper, or the last recorded. Adjacent windows
+    overlap by half, so the random split flatters."""
+    test_share: float = 0.25
+    scarce: int = 10
+    """How many agents see few batches …"""
+    scarce_share: float = 0.1
+    """… and which part of them they see."""
+    batch: int = 10
+    step_size: float = 0.01
+    forgetting: float = 0.05
+    judge: JudgedOn = "same"
+    """On the batch just trained on: there one's own loss is a little flattered, and this strictness pays where
+    everybody's task differs a little."""
+    epochs: int = 50
+    max_rounds: int | None = None
+    """Stop after this many rounds, whatever the epochs."""
+
+    name: ClassVar[str] = "human-activity"
+    byzantine: ClassVar[tuple[int, ...]] = (0, 10, 29)
+    attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(0, 0.1), shrink(0.1))
+    metric: ClassVar[str] = "accuracy"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_share < 1:
+            raise BadInput(f"test_share must lie between 0 and 1, but is {self.test_share}")
+        if not 0 < self.scarce_share <= 1:
+            raise BadInput(f"scarce_share must be above 0 and at most 1, but is {self.scarce_share}")
+        if self.epochs < 1 or self.batch < 1:
+            raise BadInput(f"epochs and batch must be at least 1, but are {self.epochs} and {self.batch}")
+
+    @property
+    def rounds(self) -> int:
+        return limited(self.scene(0).task, self.epochs, self.max_rounds)
+
+    def scene(self, seed: int) -> Scene:
+        """Thirty people, everyone hearing everyone."""
+        x, y, people = _windows()
+        draws = Draws.of(seed, len(people))
+        train, test = zip(*(self._split(own, draws, agent) for agent, own in enumerate(people)), strict=True)
+        if not 0 <= self.scarce < len(people):
+            raise BadInput(f"scarce must be below the {len(people)} agents there are, but is {self.scarce}")
+        # The last agent to turn Byzantine is never scarce: where only one is left, it has all its data (appendix B.2).
+        order = byzantine_order(draws)[:-1]
+        lots = draws.uniform("scarce", 0, 1)[order, 0]
+        skip = torch.zeros(len(people))
+        skip[order[lots.argsort()[: self.scarce]]] = 1 - self.scarce_share
+        with seeded(seed):
+            model = nn.Linear(x.shape[1], 6)
+        task = Task.supervised(
+            model,
+            nn.functional.cross_entropy,
+            [(x[own], y[own]) for own in train],
+            test=[(x[own], y[own]) for own in test],
+            metrics={"accuracy": correct},
+            batch=self.batch,
+            step_size=self.step_size,
+            forgetting=self.forgetting,
+            skip=skip,
+            judge=self.judge,
+            watch_training=True,
+        )
+        return Scene(task, Graph.complete(len(people)))
+
+    def _split(self, own: Int[Tensor, " item"], draws: Draws, agent: int) -> tuple[Tensor, Tensor]:
+        held = round(len(own) * self.test_share)
+        if self.split == "random":
+            own = own[draws.uniform("split", 0, len(own))[agent].argsort()]
+        return own[:-held], own[-held:]
+
+
+@lru_cache(maxsize=1)
+def _windows() -> tuple[Tensor, Tensor, list[Tensor]]:
+    """All windows, and which are whose."""
+    read = data.human_activity()
+    person = torch.from_numpy(read.person)
+    whose = [torch.nonzero(person == k)[:, 0] for k in range(int(person.max()) + 1)]
+    return torch.from_numpy(read.x), torch.from_numpy(read.y), whose

@@ -1,0 +1,105 @@
+"""School: 139 London schools predict their pupils' exam scores, each from its own few pupils."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from varangian import data
+from varangian.attacks import shrink, uniform
+from varangian.attacks.attack import AnyAttack
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.graph import Graph
+from varangian.model import Models
+from varangian.studies.supervised import limited, seeded
+from varangian.task import Evaluation, JudgedOn, Task
+from varangian.world import Scene
+
+
+@dataclass(frozen=True)
+class school:
+    """Linear regression of exam scores: 139 schools are 139 agents, with 22 to 251 pupils each."""
+
+    test_share: float = 0.25
+    batch: int = 10
+    step_size: float = 0.01
+    forgetting: float = 0.05
+    judge: JudgedOn = "next"
+    """On the next batch: as with any linear regression, the batch just trained on flatters one's own model."""
+    epochs: int = 50
+    max_rounds: int | None = None
+    """Stop after this many rounds, whatever the epochs."""
+
+    name: ClassVar[str] = "school"
+    byzantine: ClassVar[tuple[int, ...]] = (0, 30, 138)
+    attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(0, 0.1), shrink(0.1))
+    metric: ClassVar[str] = "rmse"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_share < 1:
+            raise BadInput(f"test_share must lie between 0 and 1, but is {self.test_share}")
+        if self.epochs < 1 or self.batch < 1:
+            raise BadInput(f"epochs and batch must be at least 1, but are {self.epochs} and {self.batch}")
+
+    @property
+    def rounds(self) -> int:
+        return limited(self.scene(0).task, self.epochs, self.max_rounds)
+
+    def scene(self, seed: int) -> Scene:
+        """All schools, everyone hearing everyone."""
+        x, y, pupils = _pupils()
+        draws = Draws.of(seed, len(pupils))
+        lots = draws.uniform("split", 0, max(map(len, pupils)))
+        train, test = [], []
+        for own, lot in zip(pupils, lots, strict=True):
+            mixed = own[lot[: len(own)].argsort()]
+            held = max(2, round(len(own) * self.test_share))
+            train.append((x[mixed[:-held]], y[mixed[:-held]]))
+            test.append((x[mixed[-held:]], y[mixed[-held:]]))
+        with seeded(seed):
+            model = nn.Linear(x.shape[1], 1, bias=False)
+        task = Task.supervised(
+            model,
+            nn.functional.mse_loss,
+            train,
+            test=test,
+            batch=self.batch,
+            step_size=self.step_size,
+            forgetting=self.forgetting,
+            judge=self.judge,
+        )
+        assert task.held_out is not None
+        variance = torch.stack([target.var(correction=0) for _, target in test])
+        return Scene(replace(task, held_out=InPoints(task.held_out, variance)), Graph.complete(len(pupils)))
+
+
+@dataclass(frozen=True, eq=False)
+class InPoints:
+    """Mean squared error told as root mean square error and as explained variance, per school."""
+
+    squared_error: Evaluation
+    variance: Float[Tensor, " agent"]
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        error = self.squared_error(models)["test_loss"]
+        return {"test_loss": error, "rmse": error.sqrt(), "explained_variance": 1 - error / self.variance}
+
+    def to(self, device: torch.device) -> InPoints:
+        return InPoints(self.squared_error.to(device), self.variance.to(device))
+
+
+@lru_cache(maxsize=1)
+def _pupils() -> tuple[Tensor, Tensor, list[Tensor]]:
+    """All pupils' attributes, each scaled to at most 1, their scores in points, and who goes where."""
+    read = data.school()
+    x = torch.from_numpy(read.x)
+    where = torch.from_numpy(read.school)
+    pupils = [torch.nonzero(where == k)[:, 0] for k in range(int(where.max()) + 1)]
+    return x / x.abs().amax(0), torch.from_numpy(read.y)[:, None], pupils

@@ -1,0 +1,33 @@
+"""What studies on still data have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.errors import BadInput
+from varangian.task import Task
+
+
+def correct(predicted: Float[Tensor, "item label"], label: Tensor) -> Float[Tensor, " item"]:
+    """Whether each prediction is right."""
+    return (predicted.argmax(-1) == label).to(predicted.dtype)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Modules made inside start the same for the same seed; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
+    """How many rounds so many epochs are, or the limit on them."""
+    if task.epoch is None:
+        raise BadInput("a task without epochs cannot run for a number of them")
+    return min(epochs * task.epoch, max_rounds or epochs * task.epoch)

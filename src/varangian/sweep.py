@@ -1,0 +1,163 @@
+"""Every combination of a plan, run one after another into one folder that can be left and taken up again."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from varangian import results
+from varangian.callbacks import Progress
+from varangian.errors import BadInput
+from varangian.plan import Plan, as_toml
+from varangian.simulate import simulate
+from varangian.world import Byzantine
+
+UNFINISHED = ".unfinished"
+"""Where a run folder keeps finished cells and checkpoints until all is done."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of rule, attack and Byzantine agents."""
+
+    rule: str
+    attack: str
+    byzantine: Byzantine
+
+    def __str__(self) -> str:
+        return f"{self.rule}, {count_of(self.byzantine)} Byzantine" + (f": {self.attack}" if self.byzantine else "")
+
+    @property
+    def key(self) -> str:
+        """A file name; without Byzantine agents all attacks are one."""
+        attack = self.attack if self.byzantine else "none"
+        parts = (self.rule, attack, str(count_of(self.byzantine)))
+        return "--".join("".join(c if c.isalnum() or c in "-=.,:" else "_" for c in part) for part in parts)
+
+
+def count_of(byzantine: Byzantine) -> str:
+    return str(byzantine) if isinstance(byzantine, int | float) else "+".join(map(str, byzantine)) or "0"
+
+
+def cells(plan: Plan) -> list[Cell]:
+    """All combinations, in the order they were asked for."""
+    return [Cell(r, a, b) for b in plan.byzantine for a in plan.attacks for r in plan.rules]
+
+
+def sweep(
+    plan: Plan,
+    folder: Path | None,
+    *,
+    resume: bool = False,
+    begin: Callable[[Cell], object] = lambda cell: None,
+    advance: Callable[[int], object] = lambda rounds: None,
+) -> xr.Dataset:
+    """Run all cells, keeping finished ones in the folder as they finish; the result has a dimension `cell`."""
+    done: dict[str, xr.Dataset] = {}
+    for cell in cells(plan):
+        begin(cell)
+        if cell.key not in done:
+            done[cell.key] = _run(plan, cell, folder and folder / UNFINISHED, resume, advance)
+        else:
+            advance(plan.study.rounds * plan.seeds)
+    return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
+
+
+def _run(plan: Plan, cell: Cell, folder: Path | None, resume: bool, advance: Callable[[int], object]) -> xr.Dataset:
+    finished = folder and folder / f"{cell.key}.nc"
+    if resume and finished and finished.exists():
+        advance(plan.study.rounds * plan.seeds)
+        return results.load(finished)
+    result = simulate(
+        plan.study,
+        rule=plan.rule(cell.rule),
+        attack=plan.attack(cell.attack),
+        byzantine=cell.byzantine,
+        seeds=plan.seeds,
+        device=plan.device,
+        dtype=plan.dtype,
+        checkpoint=folder and folder / cell.key,
+        resume=resume,
+        callbacks=[Progress(advance)],
+    )
+    if folder and finished:
+        results.save(result, finished)
+        shutil.rmtree(folder / cell.key, ignore_errors=True)
+    return result
+
+
+def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
+    """All cells as one Dataset; what is the same in every cell is there once."""
+    shared = [name for name in ("position", "group", "sender") if name in parts[0][1]]
+    own = [part.drop_vars(shared, errors="ignore") for _, part in parts]
+    together = xr.concat(own, "cell", data_vars="all", coords="minimal", join="outer", fill_value=np.nan)
+    # Cells whose rule has no weights leave holes, which turn truth values into objects.
+    together["byzantine_agent"] = together["byzantine_agent"].astype(bool)
+    together = together.assign(parts[0][1][shared])
+    together = together.assign_coords(
+        rule=("cell", [cell.rule for cell, _ in parts]),
+        attack=("cell", [cell.attack for cell, _ in parts]),
+        byzantine=("cell", [int(part["byzantine_agent"].isel(seed=0).sum()) for _, part in parts]),
+    )
+    return together.assign_attrs(study=plan.study.name, metric=plan.study.metric)
+
+
+def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
+    """One row per (study, rule, attack, byzantine, seed)."""
+    for number in range(metrics.sizes["cell"]):
+        cell = metrics.isel(cell=number)
+        about = {
+            "study": metrics.attrs["study"],
+            "rule": str(cell["rule"].item()),
+            "attack": str(cell["attack"].item()),
+        }
+        about["byzantine"] = cell["byzantine"].item()
+        for row in results.summary(cell):
+            yield {**about, **row}
+
+
+def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:
+    """`summary.csv`, and its rows."""
+    rows = list(summary_rows(metrics))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
+
+
+def open_folder(folder: Path, plan: Plan, resume: bool) -> None:
+    """Make the run folder, or refuse it: only an empty folder or a run's own may be written to."""
+    config = folder / "config.toml"
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; --out names a folder")
+    if folder.exists() and any(folder.iterdir()) and not config.exists():
+        raise BadInput(f"{folder} is not empty and holds no run; name another folder")
+    if resume:
+        if not config.exists():
+            raise BadInput(f"{folder} holds no run to resume; leave --resume out")
+        if config.read_text(encoding="utf-8") != as_toml(plan):
+            raise BadInput(f"{config} is another plan; resume with: varangian run {config} --resume --out {folder}")
+    else:
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        config.write_text(as_toml(plan), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written to: {error.strerror}") from error
+
+
+def close_folder(folder: Path) -> None:
+    """All is done: what was kept for resuming goes."""
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)

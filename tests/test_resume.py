@@ -1,0 +1,272 @@
+"""Stop at any round, go on, and get the same bits; and never go on from what is not one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import nn
+
+import varangian
+from varangian import BadInput, Graph, Task, attacks, rules, studies
+from varangian.optimisers import adam, sgd
+from varangian.world import Scene
+
+torch.set_num_threads(1)
+ROUNDS = 20
+
+
+class Interrupt:
+    """Somebody presses Ctrl-C after a round."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def start(self, world: Any, state: Any, rounds: int) -> None: ...
+
+    def round(self, world: Any, state: Any, recorder: Any) -> None:
+        if state.round == self.after:
+            raise KeyboardInterrupt
+
+    def end(self, world: Any, state: Any) -> None: ...
+
+
+def softmax(agents: int = 6, **settings: Any) -> Task:
+    draw = torch.Generator().manual_seed(0)
+
+    def some(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(count, 4, generator=draw), torch.randint(3, (count,), generator=draw)
+
+    torch.manual_seed(0)
+    train, test = [some(9 + 2 * k) for k in range(agents)], [some(5) for _ in range(agents)]
+    return Task.supervised(nn.Linear(4, 3), nn.functional.cross_entropy, train, test=test, batch=4, **settings)
+
+
+def changing(round: int) -> Graph:
+    return [Graph.ring(6), Graph.star(6), Graph.complete(6)][round // 3 % 3]
+
+
+def widely_changing(round: int) -> Graph:
+    """Now one table of neighbourhoods, now several."""
+    return _WIDE[round // 3 % 2]
+
+
+_WIDE = [Graph.ring(300, 3), Graph.star(300)]
+
+
+def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
+    one, other = one.drop_vars("seconds"), other.drop_vars("seconds")
+    assert set(one.variables) == set(other.variables)
+    for name in one.variables:
+        a, b = one[name], other[name]
+        assert a.dims == b.dims, name
+        assert a.dtype == b.dtype, name
+        assert a.values.tobytes() == b.values.tobytes(), f"{name} differs"
+
+
+def small() -> Any:
+    return studies.target_localization(agents=12)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "sgd": {"task": softmax()},
+    "momentum": {"task": softmax(optimiser=sgd(momentum=0.9, weight_decay=0.01))},
+    "adam": {"task": softmax(optimiser=adam(), schedule=lambda round: 1 / (1 + round))},
+    "skip": {"task": softmax(skip=0.4, optimiser=adam())},
+    "pulling": {"task": softmax(), "attack": attacks.pulling(step=0.3), "byzantine": 2},
+    "uniform": {"task": softmax(), "attack": attacks.uniform(-1, 1), "byzantine": [0, 3]},
+    "distance": {"task": softmax(), "rule": rules.distance_based(target="ahead"), "byzantine": 1},
+    "share": {"task": softmax(share=["weight"])},
+    "float64": {"task": softmax(), "dtype": "float64"},
+    "changing": {"task": softmax(), "graph": changing, "attack": attacks.not_finite(), "byzantine": 1},
+    "sleeper": {"task": small(), "attack": attacks.sleeper(8, attacks.pulling()), "byzantine": 3, "graph": None},
+    "study": {"task": small(), "byzantine": 3, "seeds": 3, "graph": None},
+    "thinned": {"task": small(), "record_every": 4, "graph": None},
+}
+
+
+def run(name: str, **settings: Any) -> xr.Dataset:
+    return varangian.simulate(**({"graph": Graph.ring(6, 2), "rounds": ROUNDS} | RUNS[name] | settings))
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("after", [1, 7, 19])
+def test_an_interrupted_run_goes_on_to_the_same_bits(name: str, after: int, tmp_path: Path) -> None:
+    whole = run(name)
+    with pytest.raises(KeyboardInterrupt):
+        run(name, callbacks=[Interrupt(after)], checkpoint=tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".checkpoint"]
+    played: list[int] = []
+    resumed = run(name, checkpoint=tmp_path, resume=True, callbacks=[Counting(played)])
+    same_bits(resumed, whole)
+    assert played == list(range(after + 1, ROUNDS + 1)), "rounds were played again"
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".checkpoint"]
+    same_bits(run(name, checkpoint=tmp_path, resume=True, callbacks=[Interrupt(1)]), whole)  # from the finished file
+
+
+class Counting(Interrupt):
+    def __init__(self, played: list[int]) -> None:
+        self.played = played
+
+    def round(self, world: Any, state: Any, recorder: Any) -> None:
+        self.played.append(state.round)
+
+
+def test_interrupting_twice_is_as_good_as_once(tmp_path: Path) -> None:
+    for after in (5, 11):
+        with pytest.raises(KeyboardInterrupt):
+            run("skip", callbacks=[Interrupt(after)], checkpoint=tmp_path, resume=True)
+    same_bits(run("skip", checkpoint=tmp_path, resume=True), run("skip"))
+
+
+@pytest.mark.parametrize("after", [2, 4, 7])
+def test_going_on_where_the_graph_has_another_number_of_tables(after: int, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    data = [(torch.randn(4, 2, generator=draw), torch.randn(4, 1, generator=draw)) for _ in range(300)]
+    torch.manual_seed(0)
+    task = Task.supervised(nn.Linear(2, 1), nn.functional.mse_loss, data, batch=2)
+    settings: dict[str, Any] = {"attack": attacks.uniform(), "byzantine": 20, "rounds": 9}
+    whole = varangian.simulate(task, widely_changing, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        varangian.simulate(task, widely_changing, checkpoint=tmp_path, callbacks=[Interrupt(after)], **settings)
+    same_bits(varangian.simulate(task, widely_changing, checkpoint=tmp_path, resume=True, **settings), whole)
+
+
+def test_without_resume_a_run_starts_over(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run("sgd", callbacks=[Interrupt(5)], checkpoint=tmp_path)
+    played: list[int] = []
+    same_bits(run("sgd", checkpoint=tmp_path, callbacks=[Counting(played)]), run("sgd"))
+    assert played[0] == 1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_seeds_give_the_same_bits(name: str) -> None:
+    first = run(name)
+    torch.manual_seed(99)
+    torch.rand(5)
+    same_bits(run(name), first)
+
+
+def test_a_module_that_draws_lots_gives_the_same_bits_too() -> None:
+    """Dropout must not draw on torch's global generator: whoever seeds it, or not, gets the same run."""
+    data = [(torch.ones(8, 4), torch.ones(8, 1)) for _ in range(3)]
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    task = Task.supervised(net, nn.functional.mse_loss, data, batch=4)
+    first = varangian.simulate(task, rounds=3)
+    torch.manual_seed(99)
+    same_bits(varangian.simulate(task, rounds=3), first)
+
+
+def test_other_seeds_give_other_numbers() -> None:
+    result = run("study")
+    assert len(np.unique(result["loss"].values[:, -1, 0])) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("attack", [attacks.uniform(15, 16), attacks.pulling((0.0, 0.0)), attacks.not_finite()])
+def test_seeds_together_equal_seeds_alone(attack: Any, dtype: str) -> None:
+    settings: dict[str, Any] = {"attack": attack, "byzantine": 3, "dtype": dtype}
+    together = run("study", **settings)
+    metrics = ["loss", "regret", "msd", "byzantine_weight", "kept", "byzantine_agent"]
+    alone = xr.concat([run("study", **settings | {"seeds": [seed]})[metrics] for seed in range(3)], "seed")
+    tolerance = 1e-3 if dtype == "float32" else 1e-9
+    assert bool((together["byzantine_agent"] == alone["byzantine_agent"]).all())
+    for name in metrics[:-1]:
+        np.testing.assert_allclose(together[name], alone[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_seeds_may_differ_in_their_graphs_and_not_share_a_run() -> None:
+    result = varangian.simulate(GrowingStar(), rounds=3, seeds=3)
+    assert dict(result.sizes)["seed"] == 3
+    assert bool(np.isfinite(result["loss"]).all())
+    assert bool((result["kept"].max(("round", "agent")) <= [2, 3, 4]).all())
+
+
+class GrowingStar:
+    """A study whose seeds have neighbourhoods of different sizes."""
+
+    name, byzantine, attacks, metric, rounds = "growing-star", (0,), (attacks.silent(),), "loss", 5
+
+    def scene(self, seed: int) -> Scene:
+        edges = [(sender, 0) for sender in range(1, 3 + seed)]
+        return Scene(softmax(), Graph.from_edges(6, edges))
+
+
+def test_seeds_that_do_not_share_a_run_are_checkpointed_one_by_one(tmp_path: Path) -> None:
+    whole = run("sgd", seeds=3)
+    stop = Interrupt(4)
+    run("sgd", seeds=[0], checkpoint=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run("sgd", seeds=3, callbacks=[stop], checkpoint=tmp_path, resume=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"seeds-0-0.nc", "seeds-1-1.checkpoint"}
+    same_bits(run("sgd", seeds=3, checkpoint=tmp_path, resume=True), whole)
+
+
+# What must be refused -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        run("uniform", callbacks=[Interrupt(7)], checkpoint=tmp_path)
+    return next(tmp_path.glob("*.checkpoint"))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "header"])
+def test_a_corrupt_checkpoint_is_refused(stopped: Path, damage: str) -> None:
+    whole = stopped.read_bytes()
+    stopped.write_bytes(
+        {"empty": b"", "cut": whole[: len(whole) // 2], "garbage": b"x" * 500, "header": b"\x00" * 8 + whole[8:]}[
+            damage
+        ]
+    )
+    _refused("uniform", stopped)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rule": rules.average()},
+        {"rule": rules.loss_based(keep="all")},
+        {"attack": attacks.uniform(-2, 1)},
+        {"byzantine": [0, 4]},
+        {"dtype": "float64"},
+        {"graph": Graph.star(6)},
+        {"task": softmax(7), "graph": Graph.ring(7, 2)},
+        {"task": softmax(step_size=0.2)},
+        {"task": softmax(optimiser=adam())},
+        {"task": softmax(share=["weight"])},
+        {"task": softmax(judge="same")},
+        {"rounds": 5},  # fewer than it has played
+    ],
+    ids=lambda other: " ".join(other) + "-" + str(next(iter(other.values())))[:24],
+)
+def test_a_foreign_checkpoint_is_refused(stopped: Path, other: dict[str, Any]) -> None:
+    _refused("uniform", stopped, **other)
+
+
+def _refused(name: str, file: Path, **settings: Any) -> None:
+    before = file.read_bytes()
+    with pytest.raises(BadInput) as caught:
+        run(name, checkpoint=file.parent, resume=True, **settings)
+    assert file.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert file.read_bytes() == before, "what was refused was changed"
+
+
+@pytest.mark.parametrize("other", [{"rule": rules.average()}, {"byzantine": 1}, {"rounds": 5}, {"dtype": "float64"}])
+def test_a_finished_file_of_another_run_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    run("sgd", checkpoint=tmp_path)
+    _refused("sgd", tmp_path / "seeds-0-0.nc", **other)
+
+
+def test_a_corrupt_finished_file_is_refused(tmp_path: Path) -> None:
+    run("sgd", checkpoint=tmp_path)
+    file = tmp_path / "seeds-0-0.nc"
+    file.write_bytes(b"x" * 100)
+    _refused("sgd", file)
