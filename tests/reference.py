@@ -279,11 +279,11 @@ def keep_not_worse(risk: dict[int, float], k: int) -> list[int]:
 def weigh(evidence: dict[int, float], kept: list[int], k: int) -> dict[int, float]:
     """a_lk = φ_lk^−1 / Σ_p φ_pk^−1 over those kept, 0 for the others; all for k itself where nobody is kept.
 
-    Evidence of exactly 0 is infinitely better than any other: those who have it share all the weight.
+    Evidence of 0, or less, has no inverse that could be a weight: those who have it share all the weight.
     """
     if not kept:
         return {k: 1.0}
-    perfect = [neighbour for neighbour in kept if evidence[neighbour] == 0]
+    perfect = [neighbour for neighbour in kept if evidence[neighbour] <= 0]
     if perfect:
         return {neighbour: 1 / len(perfect) for neighbour in perfect}
     inverse = {neighbour: 1 / evidence[neighbour] for neighbour in kept}

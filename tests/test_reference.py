@@ -68,13 +68,8 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def world_of(
-    task: Task, graph: Graph | TimeVarying, byzantine: int | Sequence[int] = (), seed: int = 0
-) -> tuple[World, Callable[[Any, Any], Network]]:
-    def made() -> World:
-        return prepare([Scene(task, graph)], [seed], byzantine, torch.device("cpu"), torch.float64)
-
-    return made(), lambda rule, attack: Network(made(), rule, attack)
+def world_of(task: Task, graph: Graph | TimeVarying, byzantine: int | Sequence[int], seed: int = 0) -> World:
+    return prepare([Scene(task, graph)], [seed], byzantine, torch.device("cpu"), torch.float64)
 
 
 def agree(
@@ -87,8 +82,8 @@ def agree(
     rounds: int = ROUNDS,
 ) -> Network:
     """Play the engine and the reference side by side and compare them after every round."""
-    world, reference = world_of(task, graph, byzantine, seed)
-    network = reference(rule, attack)
+    world = world_of(task, graph, byzantine, seed)
+    network = Network(world, rule, attack)
     with torch.no_grad():
         state = begin(world, rule, attack)
         for round in range(rounds):
@@ -167,14 +162,15 @@ def labelled(items: int, shape: tuple[int, ...], agent: int, noise: torch.Genera
 # Every rule, every attack, on every graph ---------------------------------------------------------------------
 
 
-EVERYWHERE = ("alone", "average", "distance", "loss", "loss, all")
-"""Rules for all graphs; the other variants meet every attack on the complete one."""
+RULES_AS_THEY_ARE = ("alone", "average", "distance", "loss", "loss, all")
+"""These meet every attack on every graph; their variants meet the attacks that part them, on the complete one."""
+PARTING = ("uniform", "pulling", "not finite", "sleeper")
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize(
-    ("rule", "graph"),
-    [(rule, graph) for rule in RULES for graph in GRAPHS if graph == "complete" or rule in EVERYWHERE],
+    ("rule", "graph", "attack"),
+    [(rule, graph, attack) for rule in RULES_AS_THEY_ARE for graph in GRAPHS for attack in ATTACKS]
+    + [(rule, "complete", attack) for rule in RULES if rule not in RULES_AS_THEY_ARE for attack in PARTING],
 )
 def test_linear_regression(rule: str, graph: str, attack: str) -> None:
     byzantine = [2, 3] if graph != "star" else [0, 3]
@@ -190,7 +186,7 @@ def test_one_agent(rule: str) -> None:
 
 
 EVERY_RULE = [(rule, "uniform", "complete") for rule in RULES]
-EVERY_ATTACK = [(rule, attack, "star") for rule in ("distance", "loss") for attack in ATTACKS]
+EVERY_ATTACK = [("loss", attack, "star") for attack in ATTACKS]
 
 
 @pytest.mark.parametrize(("rule", "attack", "graph"), EVERY_RULE + EVERY_ATTACK)
@@ -238,7 +234,7 @@ def test_wide_star_has_tables_by_degree() -> None:
     agree(localization(300), graph, rules.loss_based(), attacks.pulling((0.0,)), 30, rounds=4)
 
 
-@pytest.mark.parametrize("attack", ["gaussian", "pulling", "shrink"])
+@pytest.mark.parametrize("attack", ["gaussian", "pulling"])
 @pytest.mark.parametrize("rule", SOME_RULES)
 def test_seeds_side_by_side(rule: str, attack: str) -> None:
     """Three seeds in one world, each with its own graph and Byzantine agents, against three references."""
@@ -360,7 +356,7 @@ class Wobble:
         return self
 
 
-@pytest.mark.parametrize("attack", ["gaussian", "not finite", "silent"])
+@pytest.mark.parametrize("attack", ["gaussian", "not finite"])
 @pytest.mark.parametrize("rule", RULES)
 def test_losses_that_are_no_numbers(rule: str, attack: str) -> None:
     """Agents 0 and 3 start where their own loss and gradient are nan: no step, no observation of themselves."""
@@ -402,8 +398,8 @@ def test_steps_that_overflow_are_not_taken() -> None:
 
 def test_the_comparison_can_fail() -> None:
     """One rule's engine is not another rule's reference."""
-    world, reference = world_of(localization(5), Graph.complete(5), [1])
-    network = reference(rules.loss_based(smoothing=0.11), attacks.silent())
+    world = world_of(localization(5), Graph.complete(5), [1])
+    network = Network(world, rules.loss_based(smoothing=0.11), attacks.silent())
     state = begin(world, rules.loss_based(), attacks.silent())
     for _ in range(10):
         state, _ = play_round(world, rules.loss_based(), attacks.silent(), state)

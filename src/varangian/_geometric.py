@@ -29,10 +29,8 @@ def pairs_within(points: Array, radius: float, max_degree: int | None, seed: int
         return _all(tree, radius)
     some = points[:: max(1, len(points) // 100)]
     reachable = tree.query_ball_point(some, radius, return_length=True).mean()
-    if reachable * len(points) <= 10**7:
-        pairs = _all(tree, radius)
-    else:
-        pairs = _nearest(tree, points, radius, 2 * max_degree)
+    few = reachable * len(points) <= 10**7
+    pairs = _all(tree, radius) if few else _nearest(tree, points, radius, 2 * max_degree)
     return _greedy(pairs, len(points), max_degree, np.random.default_rng(seed))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +13,7 @@ from safetensors.torch import save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.errors import BadInput
+from varangian.files import whole
 from varangian.record import Recorder
 from varangian.state import State
 
@@ -25,15 +24,9 @@ def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None
     tensors = {f"state/{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     tensors |= {f"record/{name}": tensor for name, tensor in recorder.tensors().items()}
     about = {"round": str(state.round), "fingerprint": fingerprint}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
+    with whole(path) as file:
         # Copies, for tensors of a state may share memory, which the format refuses.
-        save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, name, about)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, file, about)
 
 
 def load(path: Path, like: State, recorder: Recorder, fingerprint: str) -> State:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 import xarray as xr
 
 from varangian.errors import BadInput
-from varangian.graph import Graph
+from varangian.files import whole
 from varangian.record import Recorder
 from varangian.world import World
 
@@ -59,12 +58,6 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     return xr.Dataset(data, coords)
 
 
-def edges(scene_graph: Graph) -> np.ndarray[Any, Any]:
-    """Pairs (sender, receiver) without self-loops."""
-    pairs = torch.stack((scene_graph.senders, scene_graph.receivers), 1)
-    return pairs[pairs[:, 0] != pairs[:, 1]].numpy()
-
-
 def metrics_of(result: xr.Dataset) -> list[str]:
     """The names of what was measured of agents over time."""
     return [str(name) for name, array in result.data_vars.items() if {"round", "epoch"} & set(map(str, array.dims))]
@@ -80,7 +73,7 @@ def final(result: xr.Dataset, metric: str) -> xr.DataArray:
         last = array.isel(epoch=-1)
     else:
         end = int(result["round"][-1])
-        last = array.sel(round=slice(end - end // 5 + 1, None)).mean("round")
+        last = array.sel(round=slice(end - max(1, end // 5) + 1, None)).mean("round")
     return last.where(~result["byzantine_agent"])
 
 
@@ -109,24 +102,20 @@ def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
 
 
 def save(result: xr.Dataset, path: Path) -> None:
-    """To one compressed netCDF file, whole or not at all."""
-    compact = {
-        str(name): {"zlib": True, "complevel": 1} for name, array in result.data_vars.items() if array.size > 1000
-    }
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        result.to_netcdf(name, engine="h5netcdf", encoding=compact)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    """To one netCDF file, whole or not at all; compressed where h5netcdf is installed, else in the classic format."""
+    with whole(path) as file:
+        if find_spec("h5netcdf") is None or find_spec("h5py") is None:
+            result.to_netcdf(file, engine="scipy")
+            return
+        large = [str(name) for name, array in result.data_vars.items() if array.size > 1000]
+        compact = {name: {"zlib": True, "complevel": 1} for name in large}
+        result.to_netcdf(file, engine="h5netcdf", encoding=compact)
 
 
 def load(path: Path) -> xr.Dataset:
     """A saved result, read whole."""
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as stored:
+        with xr.open_dataset(path) as stored:
             return stored.load()
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"{path} is not a result file: {error}") from error

@@ -207,7 +207,7 @@ def simulate(
         world = prepare(scenes, some, byzantine, place, number)
         recorder = Recorder(*_thinned(world, rounds, record_every))
         result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
-        if file:
+        if file and together < len(numbers):
             results.save(result, file)
         parts.append(result)
     return parts[0] if len(parts) == 1 else xr.concat(parts, "seed", data_vars="minimal", coords="minimal")

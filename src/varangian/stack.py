@@ -40,8 +40,8 @@ class Stacked:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     shared: int
-    loops: bool
-    """Go model by model instead of all at once: on a CPU, grouped convolutions are slower than a loop."""
+    convolves: bool
+    """Then go model by model where it pays: grouped convolutions, which is what stacking makes of them, are slow."""
 
     @staticmethod
     def of(module: nn.Module, loss: Loss, share: Sequence[str] | None = None) -> Stacked:
@@ -58,7 +58,7 @@ class Stacked:
             names=tuple(names),
             shapes=tuple(parameters[name].shape for name in names),
             shared=sum(parameters[name].numel() for name in names if name in travel),
-            loops=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
+            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
         )
 
     @property
@@ -80,14 +80,14 @@ class Stacked:
 
     def predict_all(self, models: Models, x: Float[Tensor, "agent item ..."]) -> Tensor:
         """Every agent's predictions for its own inputs."""
-        if self._loops_on(models):
+        if self._one_by_one(models):
             return torch.stack([self.predict(row, own) for row, own in zip(models, x, strict=True)])
         return vmap(self.predict)(models, x)
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
         x, y = sample
         agents, slots = models.shape[:2]
-        if self._loops_on(models):
+        if self._one_by_one(models):
             rows = [self._one_loss(models[k, s], x[k], y[k]) for k in range(agents) for s in range(slots)]
             return torch.stack(rows).view(agents, slots)
         return vmap(vmap(self._one_loss, in_dims=(0, None, None)))(models, x, y)
@@ -96,11 +96,15 @@ class Stacked:
         x, y = sample
         everyone = x.flatten(0, 1)
 
+        if isinstance(self.judging, nn.Linear):
+            predicted = self._one_product(models, everyone)
+            return vmap(vmap(self.loss), in_dims=(0, None))(predicted.unflatten(1, x.shape[:2]), y)
+
         def of_model(row: Float[Tensor, " parameter"]) -> Float[Tensor, " agent"]:
             predicted = self.predict(row, everyone)
             return vmap(self.loss)(predicted.unflatten(0, x.shape[:2]), y)
 
-        if self._loops_on(models):
+        if self._one_by_one(models):
             return torch.stack([of_model(row) for row in models])
         return vmap(of_model, chunk_size=self._rows_at_once(everyone))(models)
 
@@ -108,7 +112,7 @@ class Stacked:
         x, y = sample
         with torch.enable_grad():
             leaf = models.detach().requires_grad_()
-            if self._loops_on(models):
+            if self._one_by_one(models[:1]):
                 rows = zip(leaf, x, y, strict=True)
                 losses = torch.stack([self._training_loss(row, one_x, one_y) for row, one_x, one_y in rows])
             else:
@@ -117,11 +121,21 @@ class Stacked:
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         return gradient
 
+    def _one_product(
+        self, models: Float[Tensor, "row parameter"], x: Float[Tensor, "item feature"]
+    ) -> Float[Tensor, "row item output"]:
+        """A lone linear layer: every model's output for every item is one matrix product."""
+        views = vmap(self._views)(models)
+        bias = views["bias"].flatten() if "bias" in views else None
+        wide = nn.functional.linear(x, views["weight"].flatten(0, 1), bias)
+        return wide.unflatten(-1, (len(models), -1)).movedim(-2, 0)
+
     def _one_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.predict(row, x), y)
 
     def _training_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(functional_call(self.training, self._views(row), (x,)), y)
+        predicted: Tensor = functional_call(self.training, self._views(row), (x,))
+        return self.loss(predicted, y)
 
     def _views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
         # split, not slices: its backward is one concatenation instead of a zero-filled row per layer.
@@ -129,8 +143,9 @@ class Stacked:
         shaped = zip(self.names, self.shapes, parts, strict=True)
         return {name: part.view(shape) for name, shape, part in shaped}
 
-    def _loops_on(self, models: Tensor) -> bool:
-        return self.loops and models.device.type == "cpu"
+    def _one_by_one(self, models: Tensor) -> bool:
+        """Whether many models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
+        return self.convolves and (models.device.type == "cpu" or len(models) > 32)
 
     @staticmethod
     def _rows_at_once(x: Tensor) -> int | None:

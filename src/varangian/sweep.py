@@ -107,7 +107,8 @@ def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
         attack=("cell", [cell.attack for cell, _ in parts]),
         byzantine=("cell", [int(part["byzantine_agent"].isel(seed=0).sum()) for _, part in parts]),
     )
-    return together.assign_attrs(study=plan.study.name, metric=plan.study.metric)
+    about = {"study": plan.study.name, "metric": plan.study.metric, "by_group": str(int(plan.study.by_group))}
+    return together.assign_attrs(about)
 
 
 def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:

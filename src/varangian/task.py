@@ -65,8 +65,8 @@ class Quadratic:
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         """Regret, and mean square deviation ‖θ − θ*‖²."""
-        error = models - self.optimum
-        bent = torch.einsum("kij,kj->ki", self.curvature, error)
+        error = models - self.optimum.to(models.dtype)
+        bent = torch.einsum("kij,kj->ki", self.curvature.to(models.dtype), error)
         return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
 
     def to(self, device: torch.device) -> Quadratic:

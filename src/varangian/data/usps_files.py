@@ -54,4 +54,5 @@ def _enlarge(images: NDArray[Any]) -> NDArray[np.uint8]:
     at = np.clip((np.arange(SIDE) + 0.5) * _SMALL / SIDE - 0.5, 0, _SMALL - 1)
     weight = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(_SMALL)[None, :])).astype(np.float32)
     grey = weight @ images.astype(np.float32) @ weight.T
-    return np.rint(grey * 255).astype(np.uint8)
+    enlarged: NDArray[np.uint8] = np.rint(grey * 255).astype(np.uint8)
+    return enlarged

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import xarray as xr
-from varangian.report.figures import draw_figures
 
 from varangian import results
+from varangian.report.figures import draw_figures
 from varangian.report.page import write_page
 from varangian.sweep import write_summary
 

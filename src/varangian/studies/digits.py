@@ -78,7 +78,9 @@ class digits:
             own = [agent for agent, its in enumerate(groups) if its == group]
             parts = _dealt(len(x), amounts[own].tolist(), draws.take(torch.tensor(own[:1])))
             train += [(x[part], y[part]) for part in parts]
-            held = _dealt(len(test_x), [min(self.test_images, len(test_x) // each)] * each, draws.take(torch.tensor(own[:1])))
+            held = _dealt(
+                len(test_x), [min(self.test_images, len(test_x) // each)] * each, draws.take(torch.tensor(own[:1]))
+            )
             test += [(test_x[part], test_y[part]) for part in held]
         with seeded(seed):
             model = cnn()

@@ -47,6 +47,7 @@ class human_activity:
     byzantine: ClassVar[tuple[int, ...]] = (0, 10, 29)
     attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(0, 0.1), shrink(0.1))
     metric: ClassVar[str] = "accuracy"
+    by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.test_share < 1:

@@ -41,6 +41,7 @@ class school:
     byzantine: ClassVar[tuple[int, ...]] = (0, 30, 138)
     attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(0, 0.1), shrink(0.1))
     metric: ClassVar[str] = "rmse"
+    by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.test_share < 1:

@@ -20,6 +20,8 @@ class Study(Protocol):
     """The attacks it has parameters of its own for; the first is the one it is usually run with."""
     metric: ClassVar[str]
     """What its figures show."""
+    by_group: ClassVar[bool]
+    """Whether results are shown for each group of agents apart."""
 
     @property
     def rounds(self) -> int: ...

@@ -45,7 +45,7 @@ class target_localization:
     """The paper's numbers of Byzantine agents."""
     attacks: ClassVar[tuple[AnyAttack, ...]] = (uniform(15, 16), pulling(point=(0.0, 0.0), step=0.05))
     metric: ClassVar[str] = "loss"
-    """What its figure shows."""
+    by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.agents < 1:
