@@ -72,9 +72,7 @@ def usps_files(home: Path) -> Path:
     for name, count in (("usps.bz2", 10), ("usps.t.bz2", 3)):
         lines: list[str] = []
         for label in range(1, count + 1):
-            pixels = " ".join(
-                f"{at}:{value:.4f}" for at, value in enumerate(rng.uniform(-1, 1, 256), start=1)
-            )
+            pixels = " ".join(f"{at}:{value:.4f}" for at, value in enumerate(rng.uniform(-1, 1, 256), start=1))
             lines.append(f"{label} {pixels} ")
         (home / name).write_bytes(bz2.compress("\n".join(lines).encode()))
     return home
@@ -380,9 +378,7 @@ def test_a_named_folder_that_is_not_there_is_refused(tmp_path: Path, monkeypatch
         (data.school, {"x": (15362, 28), "school": (15362,)}),
     ],
 )
-def test_real_files_have_the_right_shapes(
-    reader: Callable[[Path], object], shapes: dict[str, tuple[int, ...]]
-) -> None:
+def test_real_files_have_the_right_shapes(reader: Callable[[Path], object], shapes: dict[str, tuple[int, ...]]) -> None:
     assert REAL_DATA is not None
     try:
         value = reader(Path(REAL_DATA))

@@ -71,15 +71,11 @@ def test_the_cache_is_written_once_and_read_after(cache: Path, monkeypatch: pyte
     assert np.array_equal(first.test_labels, second.test_labels)
 
 
-def test_a_kept_set_is_taken_from_the_data_folder(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_set_is_taken_from_the_data_folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = synthetic_digits(3, 2)
     cache.rename(tmp_path / "elsewhere")
     monkeypatch.setattr(synthetic, "draw_digit", None)
-    assert np.array_equal(
-        synthetic_digits(3, 2, folder=tmp_path / "elsewhere").test_images, expected.test_images
-    )
+    assert np.array_equal(synthetic_digits(3, 2, folder=tmp_path / "elsewhere").test_images, expected.test_images)
     monkeypatch.setenv("VARANGIAN_DATA", str(tmp_path / "elsewhere"))
     assert np.array_equal(synthetic_digits(3, 2).test_images, expected.test_images)
 

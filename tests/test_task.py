@@ -144,7 +144,7 @@ X, Y, LABELS = torch.randn(6, 3), torch.randn(6, 1), torch.tensor([0, 1, 2, 0, 1
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Task.supervised(linear(4), mse_loss, [(X, Y)]), r"does not fit the model: inputs of shape \(10, 3\)"),
+        (lambda: Task.supervised(linear(4), mse_loss, [(X, Y)]), r"does not fit the model: inputs of shape \(4, 3\)"),
         (lambda: Task.supervised(linear(3, 3), cross_entropy, [(X, LABELS.float())]), "does not fit the model"),
         (lambda: Task.supervised(linear(3, 2), cross_entropy, [(X, LABELS)]), "does not fit the model"),
         (lambda: Task.supervised(linear(3, 2), mse_loss, [(X, torch.randn(6, 5))]), "does not fit the model"),

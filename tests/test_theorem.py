@@ -228,7 +228,6 @@ def test_without_the_filter_cooperation_hurts() -> None:
     assert at_most(good.after, good.before)
 
 
-@pytest.mark.xfail(strict=True, reason="by_inverse gives negative weights where losses are of either sign")
 def test_theorem_1_where_losses_are_negative() -> None:
     """r(θ) = θ² − 5: a loss such as a negative log-likelihood, of either sign. The neighbour, at 0, is better."""
     zero, one = torch.zeros(2, 1, dtype=torch.float64), torch.ones(2, 1, 1, dtype=torch.float64)

@@ -110,7 +110,7 @@ class Batches:
         each = [self._items(draws, round) for round in range(start, start + rounds)]
         item = torch.stack(each)
         x = self.pool.x[item]
-        return (x.to(dtype) if x.is_floating_point() else x), _as(self.pool.y[item], dtype)
+        return as_dtype(x, dtype), as_dtype(self.pool.y[item], dtype)
 
     def _items(self, draws: Draws, round: int) -> Int[Tensor, "agent batch"]:
         epoch, within = divmod(round, self.rounds_per_pass)
@@ -127,7 +127,8 @@ def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]
     return pool.members.gather(1, keys.argsort(dim=1))
 
 
-def _as(values: Tensor, dtype: torch.dtype) -> Tensor:
+def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Real numbers in the run's type; labels stay as they are."""
     return values.to(dtype) if values.is_floating_point() else values
 
 
@@ -159,7 +160,7 @@ class HeldOut:
 
     def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:
         items = self.pool.members[agents]
-        x, y = _as(self.pool.x[items], models.dtype), _as(self.pool.y[items], models.dtype)
+        x, y = as_dtype(self.pool.x[items], models.dtype), as_dtype(self.pool.y[items], models.dtype)
         predicted = self.model.predict_all(models[agents], x)
         own = torch.arange(items.shape[1], device=items.device) < self.pool.counts[agents, None]
         values = {self.loss_name: vmap(vmap(self._one_loss))(predicted, y)}

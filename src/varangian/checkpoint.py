@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +12,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from varangian.attacks.attack import Attack
 from varangian.errors import BadInput
 from varangian.files import whole
 from varangian.record import Recorder
+from varangian.rules.rule import Rule
 from varangian.state import State
+from varangian.world import World
 
 
 def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None:
@@ -29,27 +32,41 @@ def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None
         save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, file, about)
 
 
-def load(path: Path, like: State, recorder: Recorder, fingerprint: str) -> State:
-    """The state that was saved, in the shape of `like`; the record goes to `recorder`."""
-    leaves, spec = tree_flatten(like)
+def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerprint: str) -> State:
+    """The state that was saved, in the shape that `like` gives for its round; the record goes to `recorder`."""
     try:
         with safe_open(path, framework="pt") as stored:
             about: dict[str, str] = stored.metadata() or {}
             if about.get("fingerprint") != fingerprint:
                 raise BadInput(f"{path} belongs to another run; remove it or run without --resume")
-            stored_tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path} is not a checkpoint that can be read: {error}") from error
-    recorder.restore({name[7:]: t for name, t in stored_tensors.items() if name.startswith("record/")})
-    filled: Sequence[Any] = [
-        stored_tensors[f"state/{i}"].to(leaf.device) if isinstance(leaf, torch.Tensor) else leaf
-        for i, leaf in enumerate(leaves)
-    ]
-    return cast(State, tree_unflatten(filled, spec))._replace(round=int(about["round"]))
+    round = int(about["round"])
+    leaves, spec = tree_flatten(like(round))
+    filled: list[Any] = []
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            found = tensors.get(f"state/{i}")
+            if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+                raise BadInput(f"{path} does not hold the state of this run; remove it or run without --resume")
+            leaf = found.to(leaf.device)
+        filled.append(leaf)
+    recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
+    return cast(State, tree_unflatten(filled, spec))._replace(round=round)
 
 
-def fingerprint(**parts: Any) -> str:
-    """What must be the same for a run to go on from a checkpoint."""
-    return json.dumps({name: repr(part) for name, part in parts.items()}, sort_keys=True)
+def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int) -> str:
+    """What must be the same for a run to go on from a checkpoint: everything that decides its numbers."""
+    about = (rule, attack, rounds, world.seeds, world.model.shared, world.task.judge, world.task.optimiser)
+    digest = hashlib.sha256(repr(about).encode())
+    given = [world.start, world.step_size, world.forgetting, world.byzantine, *world.sample(0)]
+    given += [] if world.skip is None else [world.skip]
+    for table in world.wiring(0).tables:
+        given += [table.receivers, table.senders]
+    for tensor in given:
+        digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -80,7 +80,11 @@ class Graph:
         """From pairs (sender, receiver). Duplicates and self-loops are welcome and count once."""
         if agents < 1:
             raise BadInput(f"a graph needs at least one agent, not {agents}")
-        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges), dtype=np.int64).reshape(-1, 2)
+        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))
+        pairs = pairs.reshape(-1, 2) if not pairs.size else pairs
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in "iu"):
+            raise BadInput("edges are pairs (sender, receiver) of agents' numbers")
+        pairs = pairs.astype(np.int64)
         if pairs.size and (pairs.min() < 0 or pairs.max() >= agents):
             raise BadInput(f"an edge names agent {pairs.max()} or a negative one; agents are 0 … {agents - 1}")
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
@@ -133,6 +137,8 @@ class Graph:
         """Every pair hears each other with probability p."""
         import networkx as nx
 
+        if n < 1:
+            raise BadInput(f"a graph needs at least one agent, not {n}")
         if not 0 <= p <= 1:
             raise BadInput(f"an edge's probability p must be between 0 and 1, not {p}")
         return Graph.from_networkx(nx.fast_gnp_random_graph(n, p, seed=seed))
@@ -144,12 +150,16 @@ class Graph:
         """Agents within `radius` hear each other, each at most `max_degree` others, chosen by seed; symmetric."""
         from varangian._geometric import pairs_within
 
+        if points.ndim != 2 or not bool(points.isfinite().all()):
+            raise BadInput(f"points are finite coordinates, one row an agent, but have shape {tuple(points.shape)}")
         pairs = pairs_within(points.double().cpu().numpy(), radius, max_degree, seed)
         return Graph.from_edges(len(points), np.concatenate((pairs, pairs[:, ::-1])))
 
     @staticmethod
     def disjoint_union(graphs: Sequence[Graph]) -> Graph:
         """Several networks side by side that do not hear each other: how seeds share one run."""
+        if not graphs:
+            raise BadInput("a union needs at least one graph")
         agents = np.cumsum([0] + [g.agents for g in graphs])
         edges = np.cumsum([0] + [len(g.senders) for g in graphs])
         senders = torch.cat([g.senders + int(a) for g, a in zip(graphs, agents, strict=False)])

@@ -34,6 +34,20 @@ def chosen_dtype(name: str) -> torch.dtype:
 
 
 @contextmanager
+def addressed(world: World, round: int) -> Iterator[None]:
+    """Set torch's own generator for a round where a model trains with it (dropout), and put it back after."""
+    if not world.model.random:
+        yield
+        return
+    devices = [world.start.device] if world.start.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(
+            int(world.draws.bits("training", torch.tensor([round], device=world.start.device), 1)[0, 0, 0])
+        )
+        yield
+
+
+@contextmanager
 def threads_for(world: World) -> Iterator[None]:
     """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores."""
     before = torch.get_num_threads()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,11 @@ class Model(Protocol):
 
     @property
     def shared(self) -> int: ...
+
+    @property
+    def random(self) -> bool:
+        """Whether training draws from torch's own generator, which the engine then sets for every round."""
+        ...
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         """Every agent's first model."""
@@ -70,6 +75,8 @@ class Formula:
     gradient_of_loss: Callable[[Models, Sample], Models] | None = None
     first: Callable[[int], Models] | None = None
     """Every agent's first model, from the number of agents; zeros unless given."""
+
+    random: ClassVar[bool] = False
 
     @property
     def shared(self) -> int:

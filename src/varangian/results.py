@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
         coords["epoch"] = recorder.epochs
     if recorder.weights:
         coords["snapshot"] = recorder.weight_rounds
+        coords["slot"] = np.arange(recorder.weights[0].shape[1])
     return xr.Dataset(data, coords)
 
 
@@ -112,10 +114,19 @@ def save(result: xr.Dataset, path: Path) -> None:
         result.to_netcdf(file, engine="h5netcdf", encoding=compact)
 
 
-def load(path: Path) -> xr.Dataset:
-    """A saved result, read whole."""
+def load(path: Path | str, fingerprint: str | None = None) -> xr.Dataset:
+    """A saved result, read whole; with a fingerprint, only if it is that run's."""
     try:
         with xr.open_dataset(path) as stored:
-            return stored.load()
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"{path} is not a result file: {error}") from error
+            result = stored.load()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is not a result file: {str(error).splitlines()[0]}") from error
+    if fingerprint is not None and result.attrs.get("fingerprint") != fingerprint:
+        raise BadInput(f"{path} belongs to another run; remove it or run without --resume")
+    return result
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Results of several seeds as one; who hears fewer neighbours than others has empty slots at the end."""
+    blank = {"weight": 0.0, "sender": -1}
+    return xr.concat(parts, "seed", data_vars="minimal", coords="minimal", join="outer", fill_value=blank)

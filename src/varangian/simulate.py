@@ -27,7 +27,7 @@ from varangian.carry import carried
 from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.inbox import Inbox, Table
-from varangian.machine import chosen_device, chosen_dtype, threads_for
+from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
 from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver
 from varangian.model import Models, Sample
 from varangian.record import Recorder
@@ -39,11 +39,11 @@ from varangian.task import Task
 from varangian.world import Byzantine, Scene, World, prepare
 
 
-def begin(world: World, rule: Rule[Any], attack: Attack[Any]) -> State:
-    """The state before the first round."""
-    wiring = world.wiring(0)
+def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
+    """The state before the first round; at a later one, a state of the right shape to be filled."""
+    wiring = world.wiring(max(0, round - 1))
     return State(
-        round=0,
+        round=round,
         models=world.start,
         sample=world.sample(0),
         fresh=torch.ones_like(world.step_size, dtype=torch.bool),
@@ -71,11 +71,14 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
 
     A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
     """
-    gradient = world.model.gradient(state.models, state.sample)
+    with addressed(world, state.round):
+        gradient = world.model.gradient(state.models, state.sample)
     stepped, optimiser = world.task.optimiser.update(
         state.models, gradient, world.step_size_at(state.round), state.optimiser
     )
     take = stepped.isfinite().all(1, keepdim=True)
+    for part in optimiser:
+        take = take & part.isfinite().all(1, keepdim=True)
     if world.skip is not None:
         take = take & state.fresh
     kept = [torch.where(take, new, old) for new, old in zip(optimiser, state.optimiser, strict=True)]
@@ -199,18 +202,18 @@ def simulate(
     for first in range(0, len(numbers), together):
         some = numbers[first : first + together]
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-        if resume and file and file.exists():
-            parts.append(results.load(file))
-            continue
         scenes = [_scene(task, graph, seed) for seed in some]
         place, number = chosen_device(device, scenes), chosen_dtype(dtype)
         world = prepare(scenes, some, byzantine, place, number)
+        if resume and file and file.exists():
+            parts.append(results.load(file, checkpoints.fingerprint(world, rule, attack, rounds)))
+            continue
         recorder = Recorder(*_thinned(world, rounds, record_every))
         result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
         if file and together < len(numbers):
             results.save(result, file)
         parts.append(result)
-    return parts[0] if len(parts) == 1 else xr.concat(parts, "seed", data_vars="minimal", coords="minimal")
+    return parts[0] if len(parts) == 1 else results.joined(parts)
 
 
 def run(
@@ -225,13 +228,11 @@ def run(
 ) -> xr.Dataset:
     """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
     saved = file and file.with_suffix(".checkpoint")
-    mark = checkpoints.fingerprint(
-        rule=rule, attack=attack, seeds=world.seeds, byzantine=world.byzantine.tolist(), dtype=world.start.dtype
-    )
+    mark = checkpoints.fingerprint(world, rule, attack, rounds)
     with torch.no_grad(), threads_for(world):
         state = begin(world, rule, attack)
         if resume and saved and saved.exists():
-            state = checkpoints.load(saved, state, recorder, mark)
+            state = checkpoints.load(saved, lambda round: begin(world, rule, attack, round), recorder, mark)
         began, written = time.perf_counter(), time.perf_counter()
         for callback in callbacks:
             callback.start(world, state, rounds)
@@ -252,7 +253,7 @@ def run(
         finally:
             for callback in callbacks:
                 callback.end(world, state)
-        result = results.labelled(world, recorder, time.perf_counter() - began)
+        result = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=mark)
     if saved:
         saved.unlink(missing_ok=True)
     return result

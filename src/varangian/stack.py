@@ -37,9 +37,13 @@ class Stacked:
     training: nn.Module
     judging: nn.Module
     loss: Loss
+    first: Float[Tensor, " parameter"]
+    """The parameters as they were given."""
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     shared: int
+    random: bool
+    """Training draws random numbers of its own, as dropout does."""
     convolves: bool
     """Then go model by model where it pays: grouped convolutions, which is what stacking makes of them, are slow."""
 
@@ -55,9 +59,11 @@ class Stacked:
             training=copy.deepcopy(module).train(),
             judging=copy.deepcopy(module).eval(),
             loss=loss,
+            first=torch.cat([parameters[name].detach().reshape(-1) for name in names]),
             names=tuple(names),
             shapes=tuple(parameters[name].shape for name in names),
             shared=sum(parameters[name].numel() for name in names if name in travel),
+            random=any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules()),
             convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
         )
 
@@ -69,9 +75,7 @@ class Stacked:
         """Everyone starts from the module as it was given."""
         self.training.to(dtype=dtype, device=device)
         self.judging.to(dtype=dtype, device=device)
-        given = dict(self.training.named_parameters())
-        row = torch.cat([given[name].detach().reshape(-1) for name in self.names])
-        return row.to(dtype=dtype, device=device).repeat(agents, 1)
+        return self.first.to(dtype=dtype, device=device).repeat(agents, 1)
 
     def predict(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
         """One agent's predictions, as it would make them when not training."""
@@ -90,7 +94,9 @@ class Stacked:
         if self._one_by_one(models):
             rows = [self._one_loss(models[k, s], x[k], y[k]) for k in range(agents) for s in range(slots)]
             return torch.stack(rows).view(agents, slots)
-        return vmap(vmap(self._one_loss, in_dims=(0, None, None)))(models, x, y)
+        # Targets are spread over slots by hand: some losses fail in a nested vmap when only one side is batched.
+        each = y[:, None].expand(-1, slots, *y.shape[1:])
+        return vmap(vmap(self._one_loss, in_dims=(0, None, 0)))(models, x, each)
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
         x, y = sample
@@ -128,7 +134,8 @@ class Stacked:
         views = vmap(self._views)(models)
         bias = views["bias"].flatten() if "bias" in views else None
         wide = nn.functional.linear(x, views["weight"].flatten(0, 1), bias)
-        return wide.unflatten(-1, (len(models), -1)).movedim(-2, 0)
+        by_model: Tensor = wide.unflatten(-1, (len(models), -1))
+        return by_model.movedim(-2, 0)
 
     def _one_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.predict(row, x), y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from varangian.batches import Batches, HeldOut, Items, gathered
+from varangian.batches import Batches, HeldOut, Items, Pool, as_dtype, gathered
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.model import Model, Models, Sample
@@ -159,13 +160,15 @@ class Task:
             raise BadInput(f"a batch needs at least one sample, not {batch}")
         stacked = Stacked.of(model, loss, share)
         stream = Batches.of(gathered(train, "train"), batch)
-        _check_fit(stacked, stream)
+        _check_fit(stacked, stream.pool, "training")
         measures = dict(metrics or {})
         parts: list[Evaluation] = []
         if test is not None:
             if len(test) != stream.agents:
                 raise BadInput(f"there is training data for {stream.agents} agents and test data for {len(test)}")
-            parts.append(HeldOut(stacked, gathered(test, "test"), measures))
+            held_out = gathered(test, "test")
+            _check_fit(stacked, held_out, "test")
+            parts.append(HeldOut(stacked, held_out, measures))
         if watch_training:
             parts.append(HeldOut(stacked, stream.pool, measures, loss_name="train_loss", prefix="train_"))
         return Task(
@@ -183,16 +186,22 @@ class Task:
         )
 
 
-def _check_fit(model: Stacked, stream: Batches) -> None:
-    """Try one sample, so that data which does not fit the model is named before anything runs."""
-    x, y = (part[0, 0] for part in stream.samples(Draws.of(0, stream.agents), 0, 1, torch.float32))
+def _check_fit(model: Stacked, pool: Pool, what: str) -> None:
+    """Try a few items, those with the extreme labels among them, so that misfits are named before anything runs."""
+    some = torch.arange(min(4, len(pool.x)))
+    if not pool.y.is_floating_point():
+        label = pool.y.reshape(len(pool.y), -1)[:, 0]
+        some = torch.cat((some, label.argmin()[None], label.argmax()[None]))
+    x, y = as_dtype(pool.x[some], torch.float32), as_dtype(pool.y[some], torch.float32)
     row = model.start(1, torch.float32, torch.device("cpu"))[0]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Losses warn when they stretch targets over predictions, which is never meant.
+            warnings.simplefilter("error", UserWarning)
             value = model.loss(model.predict(row, x), y)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
         raise BadInput(
-            f"the data does not fit the model: inputs of shape {tuple(x.shape)}, targets of shape "
+            f"the {what} data does not fit the model: inputs of shape {tuple(x.shape)}, targets of shape "
             f"{tuple(y.shape)} and type {y.dtype}: {str(error).splitlines()[0]}"
         ) from error
     if value.ndim:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from varangian._stages import InPart, Stage, Story, network, relabelled, squared_error, stories
 from varangian.attacks.attack import Attack, View
 from varangian.draws import Draws
 from varangian.graph import Graph
 from varangian.inbox import Inbox
-from varangian.messages import ToAll, ToEach, Wiring, deliver
-from varangian.model import Formula, Sample
-from varangian.rules.rule import Combined, Rule
+from varangian.messages import ToAll, ToEach
+from varangian.rules.rule import Rule
 
 Complaints = Iterator[str]
 Property = Callable[..., Complaints]
@@ -70,95 +70,8 @@ def _check(candidate: object, properties: Mapping[str, Property]) -> None:
                 raise AssertionError(f"{candidate!r} violates {name}: {complaint} ({str(dtype)[6:]})")
 
 
-@cache
-def _network() -> Graph:
-    """A triangle with a tail, one-way edges, someone who hears five, someone who hears nobody, someone on its own."""
-    both = [(0, 1), (1, 2), (0, 2), (2, 3)]
-    return Graph.from_edges(7, [*both, *((b, a) for a, b in both), (4, 0), (4, 1), *((a, 5) for a in range(5))])
-
-
-@lru_cache(maxsize=64)
-def _wired(graph: Graph) -> Wiring:
-    return Wiring.of(graph, torch.ones(graph.agents, dtype=torch.bool), torch.device("cpu"))
-
-
-# Rules ----------------------------------------------------------------------------------------------------------
-
-
-class _InPart(Formula):
-    """A model whose last parameter does not travel."""
-
-    @property
-    def shared(self) -> int:
-        return self.parameters - 1
-
-
-def _squared_error(theta: Tensor, sample: Sample) -> Tensor:
-    """Nan for one unlucky model, as with losses that take a logarithm."""
-    u, y = sample
-    return torch.where(theta[..., 0] == 77, math.nan, (y - (theta * u).sum(-1)).square())
-
-
-@dataclass(frozen=True, eq=False)
-class _Story:
-    """What happens to a small network in three rounds, as tensors of (round, agent, …), before a rule looks at it."""
-
-    graph: Graph
-    own: Tensor
-    previous: Tensor
-    sent: Tensor
-    """What each tells the others, true or not. Nan is silence: at the door they are the same."""
-    u: Tensor
-    y: Tensor
-    model: Formula = _InPart(4, _squared_error)  # noqa: RUF009
-    dense: bool = False
-
-    @staticmethod
-    def calm(dtype: torch.dtype, graph: Graph) -> _Story:
-        """Models are random, and everyone sends the one it has."""
-        own, step, u, y = (Draws.of(5, graph.agents).normal_rounds(what, 0, 4, 4, dtype) for what in "abcd")
-        return _Story(graph, own, own + step / 10, own[..., :3], u, y[..., 0])
-
-    def with_each(self, change: Callable[[Tensor], Tensor]) -> _Story:
-        own, previous, sent, u, y = map(change, (self.own, self.previous, self.sent, self.u, self.y))
-        return replace(self, own=own, previous=previous, sent=sent, u=u, y=y)
-
-    def inbox(self, round: int) -> Inbox:
-        agents, own = self.graph.agents, self.own[round].clone()
-        wiring = _wired(self.graph)
-        rows, arrived, _ = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
-        source = wiring.two_faced_sources[0].clone()
-        heard = arrived[source] & wiring.tables[0].present
-        same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
-        samples, nu, mu = {"next": next, "same": same}, own.new_full((agents, 1), 0.3), own.new_full((agents, 1), 0.1)
-        previous, private = self.previous[round].clone(), len(rows) - agents
-        return Inbox(self.model, rows, source, heard, own, previous, samples, "next", nu, mu, self.dense, private)  # type: ignore[arg-type]
-
-    def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:
-        """Inbox, state before and outcome of every round."""
-        state = rule.init(self.own.new_zeros(self.inbox(0).heard.shape))
-        for round in range(3):
-            inbox = self.inbox(round)
-            combined = rule.combine(inbox, state)
-            yield inbox, state, combined
-            state = combined.state
-
-    def outcome(self, rule: Rule[Any]) -> list[Tensor]:
-        """Models (round, agent, parameter) and, where there are any, weights (round, receiver, sender)."""
-        told = [combined for _, _, combined in self.play(rule)]
-        senders, nothing = self.graph.neighbourhoods()[0].senders, self.own.new_zeros(2 * [self.graph.agents])
-        weights = [nothing.scatter_add(1, senders, c.weights) for c in told if c.weights is not None]
-        return [torch.stack(part) for part in ([c.models for c in told], weights) if part]
-
-
-def _stories(dtype: torch.dtype) -> Iterator[_Story]:
-    """The calm story, for both ways in which the engine lays out messages."""
-    calm = _Story.calm(dtype, _network())
-    yield from (calm, replace(calm, dense=True))
-
-
 def _rule_shapes(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    for inbox, before, combined in _Story.calm(dtype, _network()).play(rule):
+    for inbox, before, combined in Story.calm(dtype, network()).play(rule):
         table = inbox.own.new_empty(inbox.heard.shape)
         for leaf in tree_leaves(before):
             if not isinstance(leaf, Tensor):
@@ -174,16 +87,16 @@ def _rule_shapes(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 
 
 def _same_rule_twice(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    return _twice(lambda: [combined for _, _, combined in _Story.calm(dtype, _network()).play(rule)])
+    return _twice(lambda: [combined for _, _, combined in Story.calm(dtype, network()).play(rule)])
 
 
 def _rule_mutates(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    return _mutations(rule, "combine", _Story.calm(dtype, _network()).play)
+    return _mutations(rule, "combine", Story.calm(dtype, network()).play)
 
 
-def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[_Story], Sequence[_Story]]) -> Complaints:
+def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequence[Story]]) -> Complaints:
     """Is there anything wrong with models and weights when the calm story is turned into others?"""
-    for story in (other for calm in _stories(dtype) for other in turned(calm)):
+    for story in (other for calm in stories(dtype) for other in turned(calm)):
         for inbox, _, (models, weights, _) in story.play(rule):
             if not models.isfinite().all():
                 yield "models are not finite"
@@ -201,25 +114,25 @@ def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[_Story], Seq
                 yield "the models are not the mix that the weights tell"
 
 
-def _lies(calm: _Story, value: float) -> Sequence[_Story]:
+def _lies(calm: Story, value: float) -> Sequence[Story]:
     """From some, from all, and from all every other round."""
     which = ((1, [1, 4]), (1, list(range(7))), (0, [1]))
     return [replace(calm, sent=calm.sent.index_fill(dim, torch.tensor(who), value)) for dim, who in which]
 
 
-def _zero_losses(calm: _Story) -> Sequence[_Story]:
+def _zero_losses(calm: Story) -> Sequence[Story]:
     alike = torch.ones_like(calm.own)
     agreed = replace(calm, own=alike, previous=alike, sent=alike[..., :3], y=calm.u.sum(-1))
     return [replace(calm, u=calm.u * 0, y=calm.y * 0), agreed]
 
 
-def _nan_losses(calm: _Story) -> Sequence[_Story]:
+def _nan_losses(calm: Story) -> Sequence[Story]:
     who = torch.tensor([0, 3])
     return [replace(calm, y=calm.y.index_fill(1, who, math.nan)), replace(calm, own=calm.own.index_fill(1, who, 77.0))]
 
 
 def _silence_matters(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    for calm in _stories(dtype):
+    for calm in stories(dtype):
         silent = _lies(calm, math.nan)[0]
         edges = [(s, r) for s, r in zip(calm.graph.senders.tolist(), calm.graph.receivers.tolist(), strict=True)]
         without = replace(calm, graph=Graph.from_edges(7, [(s, r) for s, r in edges if s not in (1, 4)]))
@@ -228,7 +141,7 @@ def _silence_matters(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 
 
 def _strangers_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    for calm in _stories(dtype):
+    for calm in stories(dtype):
         usual = calm.outcome(rule)[0]
         for agent in range(7):
             other = calm.with_each(lambda values, agent=agent: values.index_fill(1, torch.tensor([agent]), 9.0))  # type: ignore[misc]
@@ -239,7 +152,7 @@ def _strangers_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 
 
 def _slot_order_matters(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    for calm in _stories(dtype):
+    for calm in stories(dtype):
         rows = calm.graph.senders.split(calm.graph.offsets.diff().tolist())
         turned = Graph(torch.cat([torch.cat((row[:1], row[1:].flip(0))) for row in rows]), calm.graph.offsets)
         if not _close(calm.outcome(rule), replace(calm, graph=turned).outcome(rule)):
@@ -250,14 +163,9 @@ _ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
 """Another way to number the agents: number k goes to agent _ORDER[k]."""
 
 
-def _relabelled(graph: Graph) -> Graph:
-    place = _ORDER.argsort()
-    return Graph.from_edges(7, torch.stack((place[graph.senders], place[graph.receivers]), 1).numpy())
-
-
 def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
-    for calm in _stories(dtype):
-        moved = replace(calm.with_each(lambda values: values[:, _ORDER]), graph=_relabelled(calm.graph))
+    for calm in stories(dtype):
+        moved = replace(calm.with_each(lambda values: values[:, _ORDER]), graph=relabelled(calm.graph))
         models, *weights = calm.outcome(rule)
         if not _close([models[:, _ORDER], *(w[:, _ORDER][:, :, _ORDER] for w in weights)], moved.outcome(rule)):
             yield "the numbers that agents have change the outcome"
@@ -266,48 +174,10 @@ def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 # Attacks --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """A small network and who lies in it; models are (round, agent, parameter)."""
-
-    graph: Graph
-    lying: Tensor
-    draws: Draws
-    models: Tensor
-
-    @staticmethod
-    def of(dtype: torch.dtype, parameters: int, seed: int = 0, liars: Sequence[int] = (1, 4, 5)) -> _Stage:
-        draws = Draws.of(seed, 7)
-        models = draws.normal_rounds("models", 0, 7, parameters, dtype)
-        return _Stage(_network(), torch.isin(torch.arange(7), torch.tensor(liars)), draws, models)
-
-    def play(self, attack: Attack[Any]) -> Iterator[tuple[View, Any, Any]]:
-        """View, state before and what was sent, early and late: some attacks bide their time."""
-        wiring = Wiring.of(self.graph, self.lying, torch.device("cpu"))
-        byzantine = self.lying.nonzero()[:, 0]
-        state = attack.init(self.models[0, byzantine])
-        for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
-            adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
-            view = View(round, adapted, previous, byzantine, draws, wiring.sender, wiring.receiver)
-            sent, after = attack.send(view, state)
-            yield view, state, sent
-            state = after
-
-    def outcome(self, attack: Attack[Any]) -> list[Tensor]:
-        """Each round's messages by sender, or by sender and receiver, the last column telling who is silent."""
-        out: list[Tensor] = []
-        for view, _, sent in self.play(attack):
-            rows = sent.rows.new_zeros(len(sent.rows), 1) if sent.silent is None else sent.silent[:, None]
-            message = torch.cat((sent.rows, rows.to(sent.rows.dtype)), 1)
-            where = (view.byzantine,) if isinstance(sent, ToAll) else (view.sender, view.receiver)
-            out.append(message.new_zeros(*[self.graph.agents] * len(where), message.shape[1]).index_put(where, message))
-        return out
-
-
 def _attack_shapes(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
     """With some liars, with one who is heard by nobody, with one, and with nobody honest."""
     for liars in ((1, 4, 5), (6,), (2,), tuple(range(7))):
-        for view, state, sent in _Stage.of(dtype, parameters, liars=liars).play(attack):
+        for view, state, sent in Stage.of(dtype, parameters, liars=liars).play(attack):
             if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(state)):
                 yield f"a state holds tensors only, not {state!r}"
             if not isinstance(sent, ToAll | ToEach):
@@ -320,26 +190,26 @@ def _attack_shapes(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> 
 
 
 def _same_attack_twice(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
-    return _twice(lambda: [sent for _, _, sent in _Stage.of(dtype, parameters).play(attack)])
+    return _twice(lambda: [sent for _, _, sent in Stage.of(dtype, parameters).play(attack)])
 
 
 def _attack_mutates(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
-    return _mutations(attack, "send", _Stage.of(dtype, parameters).play)
+    return _mutations(attack, "send", Stage.of(dtype, parameters).play)
 
 
 def _attack_labels_matter(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
-    stage = _Stage.of(dtype, parameters)
+    stage = Stage.of(dtype, parameters)
     lying, models = stage.lying[_ORDER], stage.models[:, _ORDER]
-    moved = _Stage(_relabelled(stage.graph), lying, stage.draws.take(_ORDER), models)
+    moved = Stage(relabelled(stage.graph), lying, stage.draws.take(_ORDER), models)
     expected = [sent[_ORDER] if sent.ndim == 2 else sent[_ORDER][:, _ORDER] for sent in stage.outcome(attack)]
     if not _close(expected, moved.outcome(attack)):
         yield "the numbers that agents have change what is sent"
 
 
 def _other_seeds_matter(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
-    one, other = (_Stage.of(dtype, parameters, seed, liars) for seed, liars in ((1, (1, 4, 5)), (2, (0, 2))))
+    one, other = (Stage.of(dtype, parameters, seed, liars) for seed, liars in ((1, (1, 4, 5)), (2, (0, 2))))
     for parts, own in (((one, other), slice(0, 7)), ((other, one), slice(7, 14))):
-        both = _Stage(
+        both = Stage(
             Graph.disjoint_union([part.graph for part in parts]),
             torch.cat([part.lying for part in parts]),
             Draws.join([part.draws for part in parts]),
@@ -405,14 +275,14 @@ def _close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return all(a.shape == b.shape and torch.allclose(a, b, tolerance, tolerance, equal_nan=True) for a, b in pairs)
 
 
-_HOSTILE: Mapping[str, Callable[[_Story], Sequence[_Story]]] = {
+_HOSTILE: Mapping[str, Callable[[Story], Sequence[Story]]] = {
     "nan": partial(_lies, value=math.nan),
     "inf": partial(_lies, value=math.inf),
     "1e38": lambda calm: [*_lies(calm, 1e38), *_lies(calm, -1e38)],
     "silence": partial(_lies, value=math.nan),
-    "an empty neighbourhood": lambda calm: [_Story.calm(calm.own.dtype, Graph.from_edges(n, [])) for n in (1, 3)],
+    "an empty neighbourhood": lambda calm: [Story.calm(calm.own.dtype, Graph.from_edges(n, [])) for n in (1, 3)],
     "losses of exactly zero": _zero_losses,
-    "losses below zero": lambda calm: [replace(calm, model=_InPart(4, lambda t, s: _squared_error(t, s) - 2))],
+    "losses below zero": lambda calm: [replace(calm, model=InPart(4, lambda t, s: squared_error(t, s) - 2))],
     "an own loss that is nan": _nan_losses,
     "an own model of 1e38": lambda calm: [replace(calm, own=torch.full_like(calm.own, 1e38))],
 }

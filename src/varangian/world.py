@@ -183,15 +183,24 @@ def _wirer(
 ) -> Callable[[int], Wiring]:
     """From the round to its wiring, made anew only when the graph is another."""
     static = [graph for graph in graphs if isinstance(graph, Graph)]
-    last: tuple[list[Graph], Wiring] | None = None
+
+    def wired(now: Sequence[Graph]) -> Wiring:
+        return Wiring.of(now[0] if len(now) == 1 else Graph.disjoint_union(now), byzantine, device)
+
+    if len(static) == len(graphs):
+        only = wired(static)
+        return lambda round: only
+    # A round looks at its own graph and at the one before it, to take along what rules remember.
+    recent: dict[int, tuple[list[Graph], Wiring]] = {}
 
     def of_round(round: int) -> Wiring:
-        nonlocal last
-        now = static if len(static) == len(graphs) else [_at(graph, round, agents) for graph in graphs]
-        if last is None or any(a is not b for a, b in zip(last[0], now, strict=True)):
-            union = now[0] if len(now) == 1 else Graph.disjoint_union(now)
-            last = (now, Wiring.of(union, byzantine, device))
-        return last[1]
+        if round not in recent:
+            now = [_at(graph, round, agents) for graph in graphs]
+            same = [w for graphs, w in recent.values() if all(a is b for a, b in zip(graphs, now, strict=True))]
+            while len(recent) > 1:
+                recent.pop(min(recent))
+            recent[round] = now, same[0] if same else wired(now)
+        return recent[round][1]
 
     return of_round
 

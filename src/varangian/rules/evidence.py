@@ -56,8 +56,10 @@ def everyone(evidence: Table) -> Kept:
 def by_inverse(evidence: Table, kept: Kept) -> Table:
     """a_lk ∝ 1 / φ_lk over those kept, the agent itself where nobody is (eq. 9, 10).
 
-    Measured from the smallest, so that nothing overflows; evidence of exactly 0 shares all weight.
+    Measured from the smallest, so that nothing overflows; evidence of 0, or of less where a loss can be negative,
+    shares all weight.
     """
+    evidence = evidence.clamp(min=0)
     smallest = evidence.masked_fill(~kept, math.inf).amin(1, keepdim=True)
     share = torch.where(evidence > smallest, smallest / evidence, 1.0) * kept
     return normalised(share)

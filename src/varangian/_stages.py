@@ -1,0 +1,150 @@
+"""Small networks in which candidates are tried by `varangian.testing`: stories for rules, stages for attacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varangian.attacks.attack import Attack, View
+from varangian.draws import Draws
+from varangian.graph import Graph
+from varangian.inbox import Inbox
+from varangian.messages import ToAll, ToEach, Wiring, deliver
+from varangian.model import Formula, Sample
+from varangian.rules.rule import Combined, Rule
+
+
+@cache
+def network() -> Graph:
+    """A triangle with a tail, one-way edges, someone who hears five, someone who hears nobody, someone on its own."""
+    both = [(0, 1), (1, 2), (0, 2), (2, 3)]
+    return Graph.from_edges(7, [*both, *((b, a) for a, b in both), (4, 0), (4, 1), *((a, 5) for a in range(5))])
+
+
+@lru_cache(maxsize=64)
+def wired(graph: Graph) -> Wiring:
+    return Wiring.of(graph, torch.ones(graph.agents, dtype=torch.bool), torch.device("cpu"))
+
+
+# Rules ----------------------------------------------------------------------------------------------------------
+
+
+class InPart(Formula):
+    """A model whose last parameter does not travel."""
+
+    @property
+    def shared(self) -> int:
+        return self.parameters - 1
+
+
+def squared_error(theta: Tensor, sample: Sample) -> Tensor:
+    """Nan for one unlucky model, as with losses that take a logarithm."""
+    u, y = sample
+    return torch.where(theta[..., 0] == 77, math.nan, (y - (theta * u).sum(-1)).square())
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """What happens to a small network in three rounds, as tensors of (round, agent, …), before a rule looks at it."""
+
+    graph: Graph
+    own: Tensor
+    previous: Tensor
+    sent: Tensor
+    """What each tells the others, true or not. Nan is silence: at the door they are the same."""
+    u: Tensor
+    y: Tensor
+    model: Formula = InPart(4, squared_error)  # noqa: RUF009
+    dense: bool = False
+
+    @staticmethod
+    def calm(dtype: torch.dtype, graph: Graph) -> Story:
+        """Models are random, and everyone sends the one it has."""
+        own, step, u, y = (Draws.of(5, graph.agents).normal_rounds(what, 0, 4, 4, dtype) for what in "abcd")
+        return Story(graph, own, own + step / 10, own[..., :3], u, y[..., 0])
+
+    def with_each(self, change: Callable[[Tensor], Tensor]) -> Story:
+        own, previous, sent, u, y = map(change, (self.own, self.previous, self.sent, self.u, self.y))
+        return replace(self, own=own, previous=previous, sent=sent, u=u, y=y)
+
+    def inbox(self, round: int) -> Inbox:
+        agents, own = self.graph.agents, self.own[round].clone()
+        wiring = wired(self.graph)
+        rows, arrived, _ = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
+        source = wiring.two_faced_sources[0].clone()
+        heard = arrived[source] & wiring.tables[0].present
+        same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
+        samples, nu, mu = {"next": next, "same": same}, own.new_full((agents, 1), 0.3), own.new_full((agents, 1), 0.1)
+        previous, private = self.previous[round].clone(), len(rows) - agents
+        return Inbox(self.model, rows, source, heard, own, previous, samples, "next", nu, mu, self.dense, private)  # type: ignore[arg-type]
+
+    def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:
+        """Inbox, state before and outcome of every round."""
+        state = rule.init(self.own.new_zeros(self.inbox(0).heard.shape))
+        for round in range(3):
+            inbox = self.inbox(round)
+            combined = rule.combine(inbox, state)
+            yield inbox, state, combined
+            state = combined.state
+
+    def outcome(self, rule: Rule[Any]) -> list[Tensor]:
+        """Models (round, agent, parameter) and, where there are any, weights (round, receiver, sender)."""
+        told = [combined for _, _, combined in self.play(rule)]
+        senders, nothing = self.graph.neighbourhoods()[0].senders, self.own.new_zeros(2 * [self.graph.agents])
+        weights = [nothing.scatter_add(1, senders, c.weights) for c in told if c.weights is not None]
+        return [torch.stack(part) for part in ([c.models for c in told], weights) if part]
+
+
+def stories(dtype: torch.dtype) -> Iterator[Story]:
+    """The calm story, for both ways in which the engine lays out messages."""
+    calm = Story.calm(dtype, network())
+    yield from (calm, replace(calm, dense=True))
+
+
+def relabelled(graph: Graph) -> Graph:
+    place = _ORDER.argsort()
+    return Graph.from_edges(7, torch.stack((place[graph.senders], place[graph.receivers]), 1).numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A small network and who lies in it; models are (round, agent, parameter)."""
+
+    graph: Graph
+    lying: Tensor
+    draws: Draws
+    models: Tensor
+
+    @staticmethod
+    def of(dtype: torch.dtype, parameters: int, seed: int = 0, liars: Sequence[int] = (1, 4, 5)) -> Stage:
+        draws = Draws.of(seed, 7)
+        models = draws.normal_rounds("models", 0, 7, parameters, dtype)
+        return Stage(network(), torch.isin(torch.arange(7), torch.tensor(liars)), draws, models)
+
+    def play(self, attack: Attack[Any]) -> Iterator[tuple[View, Any, Any]]:
+        """View, state before and what was sent, early and late: some attacks bide their time."""
+        wiring = Wiring.of(self.graph, self.lying, torch.device("cpu"))
+        byzantine = self.lying.nonzero()[:, 0]
+        state = attack.init(self.models[0, byzantine])
+        for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
+            adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
+            view = View(round, adapted, previous, byzantine, draws, wiring.sender, wiring.receiver)
+            sent, after = attack.send(view, state)
+            yield view, state, sent
+            state = after
+
+    def outcome(self, attack: Attack[Any]) -> list[Tensor]:
+        """Each round's messages by sender, or by sender and receiver, the last column telling who is silent."""
+        out: list[Tensor] = []
+        for view, _, sent in self.play(attack):
+            rows = sent.rows.new_zeros(len(sent.rows), 1) if sent.silent is None else sent.silent[:, None]
+            message = torch.cat((sent.rows, rows.to(sent.rows.dtype)), 1)
+            where = (view.byzantine,) if isinstance(sent, ToAll) else (view.sender, view.receiver)
+            out.append(message.new_zeros(*[self.graph.agents] * len(where), message.shape[1]).index_put(where, message))
+        return out
