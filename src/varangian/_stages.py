@@ -19,6 +19,9 @@ from varangian.messages import ToAll, ToEach, Wiring, deliver
 from varangian.model import Formula, Sample
 from varangian.rules.rule import Combined, Rule
 
+ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
+"""Another way to number the agents: number k goes to agent ORDER[k]."""
+
 
 @cache
 def network() -> Graph:
@@ -108,7 +111,7 @@ def stories(dtype: torch.dtype) -> Iterator[Story]:
 
 
 def relabelled(graph: Graph) -> Graph:
-    place = _ORDER.argsort()
+    place = ORDER.argsort()
     return Graph.from_edges(7, torch.stack((place[graph.senders], place[graph.receivers]), 1).numpy())
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from varangian._stages import InPart, Stage, Story, network, relabelled, squared_error, stories
+from varangian._stages import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 from varangian.attacks.attack import Attack, View
 from varangian.draws import Draws
 from varangian.graph import Graph
@@ -159,15 +159,11 @@ def _slot_order_matters(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
             yield "the order in which neighbours are listed changes the outcome"
 
 
-_ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
-"""Another way to number the agents: number k goes to agent _ORDER[k]."""
-
-
 def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
     for calm in stories(dtype):
-        moved = replace(calm.with_each(lambda values: values[:, _ORDER]), graph=relabelled(calm.graph))
+        moved = replace(calm.with_each(lambda values: values[:, ORDER]), graph=relabelled(calm.graph))
         models, *weights = calm.outcome(rule)
-        if not _close([models[:, _ORDER], *(w[:, _ORDER][:, :, _ORDER] for w in weights)], moved.outcome(rule)):
+        if not _close([models[:, ORDER], *(w[:, ORDER][:, :, ORDER] for w in weights)], moved.outcome(rule)):
             yield "the numbers that agents have change the outcome"
 
 
@@ -199,9 +195,9 @@ def _attack_mutates(attack: Attack[Any], dtype: torch.dtype, parameters: int) ->
 
 def _attack_labels_matter(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
     stage = Stage.of(dtype, parameters)
-    lying, models = stage.lying[_ORDER], stage.models[:, _ORDER]
-    moved = Stage(relabelled(stage.graph), lying, stage.draws.take(_ORDER), models)
-    expected = [sent[_ORDER] if sent.ndim == 2 else sent[_ORDER][:, _ORDER] for sent in stage.outcome(attack)]
+    lying, models = stage.lying[ORDER], stage.models[:, ORDER]
+    moved = Stage(relabelled(stage.graph), lying, stage.draws.take(ORDER), models)
+    expected = [sent[ORDER] if sent.ndim == 2 else sent[ORDER][:, ORDER] for sent in stage.outcome(attack)]
     if not _close(expected, moved.outcome(attack)):
         yield "the numbers that agents have change what is sent"
 
