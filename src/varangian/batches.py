@@ -123,7 +123,7 @@ def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]
     """Every agent's items in this epoch's order, remembered while the epoch lasts."""
     most = pool.members.shape[1]
     keys = draws.uniform("shuffle", epoch, most)
-    keys.masked_fill_(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
+    keys = keys.masked_fill(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
     return pool.members.gather(1, keys.argsort(dim=1))
 
 

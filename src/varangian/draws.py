@@ -14,7 +14,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -55,6 +55,7 @@ class Draws:
     seed: Int[Tensor, " agent"]
     agent: Int[Tensor, " agent"]
     _streams: dict[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
+    _ahead: dict[Any, Callable[[int], Tensor]] = field(default_factory=dict[Any, Callable[[int], Tensor]], repr=False)
 
     @staticmethod
     def of(seed: int, agents: int, device: torch.device | str = "cpu") -> Draws:
@@ -85,14 +86,14 @@ class Draws:
     def uniform(
         self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "agent width"]:
-        """Uniform on [0, 1), one row an agent."""
-        return self.uniform_rounds(purpose, round, 1, width, dtype)[0]
+        """Uniform on [0, 1), one row an agent; remembered, so not to be written into."""
+        return self._served(self.uniform_rounds, purpose, round, width, dtype)
 
     def normal(
         self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "agent width"]:
-        """Standard normal, one row an agent."""
-        return self.normal_rounds(purpose, round, 1, width, dtype)[0]
+        """Standard normal, one row an agent; remembered, so not to be written into."""
+        return self._served(self.normal_rounds, purpose, round, width, dtype)
 
     def uniform_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
@@ -114,6 +115,18 @@ class Draws:
         angle = low.mul_(2 * math.pi * 2.0**-32)
         pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
         return pairs.flatten(-2)[..., :width]
+
+    def _served(
+        self, draw: Callable[..., Tensor], purpose: str, round: int, width: int, dtype: torch.dtype
+    ) -> Float[Tensor, "agent width"]:
+        """A round's draw, made many rounds at a time where it is small."""
+        key = (draw.__name__, purpose, width, dtype)
+        serve = self._ahead.get(key)
+        if serve is None:
+            rounds = max(1, min(128, 2**15 // max(1, len(self.seed) * width)))
+            serve = ahead(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
+            self._ahead[key] = serve
+        return serve(round)
 
     def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
         return torch.arange(start, start + rounds, device=self.seed.device)

@@ -53,8 +53,7 @@ class Inbox:
         on = on or self.judged_on
         if on not in self._losses:
             loss = self._judge_pairs(on) if self.dense else self._judge_slots(self.source, self.samples[on])
-            known = self.heard & loss.isfinite()
-            self._losses[on] = loss.masked_fill(~known, math.inf)
+            self._losses[on] = torch.where(self.heard & (loss.abs() < math.inf), loss, math.inf)
         return self._losses[on]
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
@@ -70,8 +69,7 @@ class Inbox:
                 for source in self._pieces(self.source)
             ]
             distance = _joined(parts)
-        known = self.heard & distance.isfinite()
-        return distance.masked_fill(~known, math.inf)
+        return torch.where(self.heard & (distance < math.inf), distance, math.inf)
 
     def one_step_ahead(self) -> Models:
         """θ̂_k + μ_k ∇ℓ(θ̂_k; ξ_k), on the sample just trained on."""

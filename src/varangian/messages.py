@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,11 @@ class Delivered(NamedTuple):
     two_faced: bool
 
 
+def finite_rows(rows: Float[Tensor, "row parameter"]) -> Bool[Tensor, "row 1"]:
+    """Which rows hold only finite numbers; the largest magnitude tells, and nan is below nothing."""
+    return rows.abs().amax(1, keepdim=True) < math.inf
+
+
 def deliver(
     honest: Float[Tensor, "agent parameter"],
     sent: ToAll | ToEach | None,
@@ -99,12 +105,12 @@ def deliver(
     if sent is None:
         # Adapted models are finite: adapting refuses a step that is not.
         return Delivered(honest, honest.new_ones(len(honest), dtype=torch.bool), two_faced=False)
-    finite = sent.rows.isfinite().all(1)
+    finite = finite_rows(sent.rows)
     if sent.silent is not None:
-        finite = finite & ~sent.silent
-    clean = sent.rows.masked_fill(~finite[:, None], 0)
+        finite = finite & ~sent.silent[:, None]
+    clean = torch.where(finite, sent.rows, 0)
     everyone = honest.new_ones(len(honest), dtype=torch.bool)
     if isinstance(sent, ToAll):
         rows = honest.index_copy(0, byzantine, clean)
-        return Delivered(rows, everyone.index_copy_(0, byzantine, finite), two_faced=False)
-    return Delivered(torch.cat((honest, clean)), torch.cat((everyone, finite)), two_faced=True)
+        return Delivered(rows, everyone.index_copy_(0, byzantine, finite[:, 0]), two_faced=False)
+    return Delivered(torch.cat((honest, clean)), torch.cat((everyone, finite[:, 0])), two_faced=True)

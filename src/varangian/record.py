@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.messages import Wiring
 from varangian.model import own_loss
 from varangian.state import Seen, State
 from varangian.world import World
@@ -25,13 +26,19 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
     measured = {"loss": own_loss(world.model, seen.before, state.sample)}
     measured |= world.exact(state.models)
     if all(weights is not None for weights in seen.weights):
-        to_liars, kept = state.models.new_empty(2, world.agents)
-        for table, weights, lying in zip(seen.wiring.tables, seen.weights, seen.wiring.lying, strict=True):
-            assert weights is not None
-            to_liars[table.receivers] = (weights * lying).sum(1)
-            kept[table.receivers] = (weights[:, 1:] > 0).sum(1).to(kept.dtype)
+        of_tables = [
+            torch.stack(((weights * lying).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
+            for weights, lying in zip(seen.weights, seen.wiring.lying, strict=True)
+            if weights is not None
+        ]
+        to_liars, kept = of_tables[0] if len(of_tables) == 1 else _in_order(of_tables, seen.wiring)
         measured |= {"byzantine_weight": to_liars, "kept": kept}
     return measured
+
+
+def _in_order(of_tables: Sequence[Float[Tensor, "metric some"]], wiring: Wiring) -> Float[Tensor, "metric agent"]:
+    order = torch.cat([table.receivers for table in wiring.tables])
+    return torch.cat(list(of_tables), dim=1)[:, order.argsort()]
 
 
 @dataclass

@@ -28,7 +28,7 @@ from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
-from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver
+from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample
 from varangian.record import Recorder
 from varangian.rules.rule import Rule
@@ -76,9 +76,9 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
     stepped, optimiser = world.task.optimiser.update(
         state.models, gradient, world.step_size_at(state.round), state.optimiser
     )
-    take = stepped.isfinite().all(1, keepdim=True)
+    take = finite_rows(stepped)
     for part in optimiser:
-        take = take & part.isfinite().all(1, keepdim=True)
+        take = take & finite_rows(part)
     if world.skip is not None:
         take = take & state.fresh
     kept = [torch.where(take, new, old) for new, old in zip(optimiser, state.optimiser, strict=True)]
@@ -130,7 +130,7 @@ def combine(
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
     """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
     sources = wiring.two_faced_sources if delivered.two_faced else [t.senders for t in wiring.tables]
-    models, weights, states = adapted.clone(), list[Table | None](), list[Any]()
+    models, weights, states = adapted, list[Table | None](), list[Any]()
     for table, source, remembered in zip(wiring.tables, sources, memory, strict=True):
         who = table.receivers
         everyone = len(who) == world.agents
@@ -142,7 +142,7 @@ def combine(
             model=world.model,
             rows=delivered.rows,
             source=source,
-            heard=delivered.arrived[source] & table.present,
+            heard=delivered.arrived.take(source) & table.present,
             own=of(adapted),
             previous=of(state.models),
             samples={"next": tuple(map(of, sample)), "same": tuple(map(of, state.sample))},
@@ -153,8 +153,9 @@ def combine(
             private_rows=len(delivered.rows) - world.agents,
         )
         combined = rule.combine(inbox, remembered)
-        sound = combined.models.isfinite().all(1, keepdim=True) & ~of(world.is_byzantine)[:, None]
-        models[who] = torch.where(sound, combined.models, inbox.own)
+        sound = finite_rows(combined.models) & of(world.is_normal)
+        own = torch.where(sound, combined.models, inbox.own)
+        models = own if everyone else models.index_copy(0, who, own)
         weights.append(combined.weights)
         states.append(combined.state)
     return models, weights, states

@@ -57,6 +57,22 @@ class Several:
         return Several(tuple(part.to(device) for part in self.parts))
 
 
+def side_by_side(
+    parts: Sequence[Evaluation], agents: int, dtype: torch.dtype
+) -> Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]:
+    """One evaluation for several networks side by side, each of so many agents."""
+    known = [part for part in parts if isinstance(part, Quadratic)]
+    if known and len(known) == len(parts):
+        optimum, curvature = (torch.cat([getattr(q, name) for q in known]) for name in ("optimum", "curvature"))
+        return Quadratic(optimum.to(dtype), curvature.to(dtype))
+
+    def of(models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        measured = [part(own) for part, own in zip(parts, models.split(agents), strict=True)] if parts else []
+        return {name: torch.cat([m[name] for m in measured]) for name in measured[0]} if measured else {}
+
+    return of
+
+
 @dataclass(frozen=True, eq=False)
 class Quadratic:
     """A risk known exactly: r_k(θ) − r_k* = (θ − θ_k*)ᵀ H_k (θ − θ_k*)."""
@@ -66,8 +82,8 @@ class Quadratic:
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         """Regret, and mean square deviation ‖θ − θ*‖²."""
-        error = models - self.optimum.to(models.dtype)
-        bent = torch.einsum("kij,kj->ki", self.curvature.to(models.dtype), error)
+        error = models - self.optimum
+        bent = (self.curvature @ error[:, :, None])[:, :, 0]
         return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
 
     def to(self, device: torch.device) -> Quadratic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
-from varangian.task import PerAgent, Task
+from varangian.task import PerAgent, Task, side_by_side
 
 Byzantine = int | float | Sequence[int]
 """How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""
@@ -46,6 +46,11 @@ class World:
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
     is_byzantine: Bool[Tensor, " agent"]
+    is_normal: Bool[Tensor, "agent 1"]
+    exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
+    """What is known exactly about the models, every round."""
+    held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
+    """What held-out data says about the models, every epoch."""
     step_size: Float[Tensor, "agent 1"]
     forgetting: Float[Tensor, "agent 1"]
     skip: Float[Tensor, "agent 1"] | None
@@ -62,21 +67,6 @@ class World:
     def step_size_at(self, round: int) -> Float[Tensor, "agent 1"]:
         schedule = self.task.schedule
         return self.step_size if schedule is None else self.step_size * schedule(round)
-
-    def exact(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """What is known exactly about the models, every round."""
-        return self._evaluated([scene.task.exact for scene in self.scenes], models)
-
-    def held_out(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """What held-out data says about the models, every epoch."""
-        return self._evaluated([scene.task.held_out for scene in self.scenes], models)
-
-    def _evaluated(
-        self, evaluations: Sequence[Callable[[Models], Mapping[str, Tensor]] | None], models: Models
-    ) -> Mapping[str, Tensor]:
-        parts = models.split(self.agents // len(self.scenes))
-        measured = [of(part) for of, part in zip(evaluations, parts, strict=True) if of is not None]
-        return {name: torch.cat([m[name] for m in measured]) for name in measured[0]} if measured else {}
 
 
 def prepare(
@@ -117,6 +107,9 @@ def prepare(
         wiring=_wirer([scene.graph for scene in scenes], agents, is_byzantine, device),
         byzantine=liar_rows,
         is_byzantine=is_byzantine.to(device),
+        is_normal=~is_byzantine.to(device)[:, None],
+        exact=side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype),
+        held_out=side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype),
         step_size=column("step_size"),
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
@@ -156,8 +149,6 @@ def _check_size(graph: Graph, agents: int) -> None:
 
 
 def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
-    from dataclasses import replace
-
     task = scene.task
     task = replace(
         task,

@@ -37,7 +37,7 @@ def smooth(observed: Table, forgetting: float | Tensor, state: Smoothed) -> tupl
     it is there for those who were not. Without it a sender silent at first would enter with φ near zero, as the
     best neighbour of all. What is not finite is no observation, and gives no evidence this round.
     """
-    known = observed.isfinite()
+    known = observed < math.inf
     total = torch.where(known, state.total.lerp(observed, forgetting), state.total)
     mass = torch.where(known, state.mass + forgetting * (1 - state.mass), state.mass)
     return torch.where(known, total / mass, math.inf), Smoothed(total, mass)
@@ -45,12 +45,12 @@ def smooth(observed: Table, forgetting: float | Tensor, state: Smoothed) -> tupl
 
 def not_worse(evidence: Table) -> Kept:
     """φ_lk ≤ φ_kk: the paper's filter."""
-    return (evidence <= evidence[:, :1]) & evidence.isfinite()
+    return (evidence <= evidence[:, :1]) & everyone(evidence)
 
 
 def everyone(evidence: Table) -> Kept:
     """All of whom there is evidence."""
-    return evidence.isfinite()
+    return evidence < math.inf
 
 
 def by_inverse(evidence: Table, kept: Kept) -> Table:
@@ -60,7 +60,7 @@ def by_inverse(evidence: Table, kept: Kept) -> Table:
     shares all weight.
     """
     evidence = evidence.clamp(min=0)
-    smallest = evidence.masked_fill(~kept, math.inf).amin(1, keepdim=True)
+    smallest = torch.where(kept, evidence, math.inf).amin(1, keepdim=True)
     share = torch.where(evidence > smallest, smallest / evidence, 1.0) * kept
     return normalised(share)
 
@@ -73,8 +73,9 @@ def uniformly(kept: Kept, dtype: torch.dtype) -> Table:
 def normalised(share: Table) -> Table:
     """Rows that sum to one; where nothing was shared out, all of it to the agent itself."""
     total = share.sum(1, keepdim=True)
-    weights = share / total.masked_fill(total == 0, 1.0)
-    weights[:, :1] += total == 0
+    nobody = total == 0
+    weights = share / (total + nobody)
+    weights[:, :1] += nobody
     return weights
 
 

@@ -105,7 +105,7 @@ class digits:
     def _amounts(self, draws: Draws, groups: list[int]) -> Int[Tensor, " agent"]:
         """How many images each agent owns; in either group the last to turn Byzantine owns most (appendix B.3)."""
         ladder = torch.linspace(self.fewest, self.most, self.agents_per_group).long()
-        lots = draws.uniform("amount", 0, 1)[:, 0]
+        lots = draws.uniform("amount", 0, 1)[:, 0].clone()
         last = byzantine_order(draws, groups)[-2:]
         lots[last] = 2.0
         amounts = torch.empty(len(groups), dtype=torch.long)
