@@ -49,6 +49,10 @@ class Model(Protocol):
         """∇ℓ(θ_k; ξ_k) for every agent k at its own model."""
         ...
 
+    def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
+        """What training changes besides the step itself: running statistics, where a model has any."""
+        ...
+
 
 def own_loss(model: Model, models: Models, sample: Sample) -> Float[Tensor, " agent"]:
     """ℓ(θ_k; ξ_k) for every agent k."""
@@ -92,6 +96,9 @@ class Formula:
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
         return self.loss(models[:, None], tuple(part[None] for part in sample))
+
+    def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
+        return stepped
 
     def gradient(self, models: Models, sample: Sample) -> Models:
         if self.gradient_of_loss is not None:

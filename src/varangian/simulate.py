@@ -71,11 +71,11 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
 
     A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
     """
+    step_size = world.step_size_at(state.round)
     with addressed(world, state.round):
         gradient = world.model.gradient(state.models, state.sample)
-    stepped, optimiser = world.task.optimiser.update(
-        state.models, gradient, world.step_size_at(state.round), state.optimiser
-    )
+        stepped, optimiser = world.task.optimiser.update(state.models, gradient, step_size, state.optimiser)
+        stepped = world.model.settle(stepped, state.models, state.sample)
     take = finite_rows(stepped)
     for part in optimiser:
         take = take & finite_rows(part)

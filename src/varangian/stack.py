@@ -2,6 +2,9 @@
 
 A row of the matrix holds one agent's parameters, the travelling ones first; a module's layers are views into it.
 Gradients come from one vectorised pass, judging from as large a product as the model allows.
+
+What a module keeps besides parameters (the running statistics of normalisation layers) stands at the end of the row
+and stays at home: an agent judges its neighbours' parameters with its own statistics, as it would use them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class Stacked:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     shared: int
+    statistics: tuple[str, ...]
+    """The last of the names: buffers, which training updates and no gradient does."""
     random: bool
     """Training draws random numbers of its own, as dropout does."""
     convolves: bool
@@ -54,15 +59,18 @@ class Stacked:
         if not parameters:
             raise BadInput(f"the model {type(module).__name__} has no parameters to learn")
         travel = set(parameters) if share is None else _chosen(share, parameters)
-        names = sorted(parameters, key=lambda name: name not in travel)
+        buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+        kept = {**parameters, **buffers}
+        names = sorted(parameters, key=lambda name: name not in travel) + list(buffers)
         return Stacked(
             training=copy.deepcopy(module).train(),
             judging=copy.deepcopy(module).eval(),
             loss=loss,
-            first=torch.cat([parameters[name].detach().reshape(-1) for name in names]),
+            first=torch.cat([kept[name].detach().reshape(-1) for name in names]),
             names=tuple(names),
-            shapes=tuple(parameters[name].shape for name in names),
-            shared=sum(parameters[name].numel() for name in names if name in travel),
+            shapes=tuple(kept[name].shape for name in names),
+            shared=sum(parameters[name].numel() for name in travel),
+            statistics=tuple(buffers),
             random=any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules()),
             convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
         )
@@ -140,6 +148,19 @@ class Stacked:
         by_model: Tensor = wide.unflatten(0, (len(models), -1))
         return by_model
 
+    def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
+        """The models with the statistics that training on the sample leaves, from those they had before."""
+        if not self.statistics:
+            return stepped
+        x, _ = sample
+        updated = vmap(self._updated_statistics, randomness="different")(before, x)
+        return torch.cat((stepped[:, : -updated.shape[1]], updated), dim=1)
+
+    def _updated_statistics(self, row: Float[Tensor, " parameter"], x: Tensor) -> Float[Tensor, " statistic"]:
+        views = self._training_views(row)
+        functional_call(self.training, views, (x,))
+        return torch.cat([views[name].reshape(-1) for name in self.statistics])
+
     def _losses(self, predicted: Float[Tensor, "row agent batch ..."], y: Tensor) -> Float[Tensor, "row agent"]:
         return vmap(vmap(self.loss), in_dims=(0, None))(predicted, y)
 
@@ -150,15 +171,16 @@ class Stacked:
 
     def _alone(self, module: nn.Module, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
         """One model by itself, images with channels last, which convolutions like best."""
-        views = {name: _channels_last(view) for name, view in self._views(row).items()}
-        predicted: Tensor = functional_call(module, views, (_channels_last(x),))
+        views = self._training_views(row) if module is self.training else self._views(row)
+        images = {name: _channels_last(view) for name, view in views.items()}
+        predicted: Tensor = functional_call(module, images, (_channels_last(x),))
         return predicted
 
     def _one_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.predict(row, x), y)
 
     def _training_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
-        predicted: Tensor = functional_call(self.training, self._views(row), (x,))
+        predicted: Tensor = functional_call(self.training, self._training_views(row), (x,))
         return self.loss(predicted, y)
 
     def _views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
@@ -166,6 +188,11 @@ class Stacked:
         parts = row.split([shape.numel() for shape in self.shapes])
         shaped = zip(self.names, self.shapes, parts, strict=True)
         return {name: part.view(shape) for name, shape, part in shaped}
+
+    def _training_views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
+        """Views in which layers may update their statistics: those are copies, outside of the gradient."""
+        views = self._views(row)
+        return views | {name: views[name].detach().clone() for name in self.statistics}
 
     def _one_by_one(self, models: Tensor) -> bool:
         """Whether many models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
