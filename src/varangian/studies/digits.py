@@ -33,10 +33,10 @@ class digits:
     group2: GroupTwo = "synthetic"
     """What the second five read: our own rendering, MNIST-M in grey, or the paper's set from Kaggle."""
     agents_per_group: int = 5
-    fewest: int = 200
-    """Training images of the agent with fewest …"""
     most: int = 2000
-    """… and of the one with most; the others lie evenly between."""
+    """Training images each agent owns, and the one with most sees in an epoch …"""
+    fewest: int = 200
+    """… while the one with fewest is fed this many of them, drawn anew each epoch; the others lie evenly between."""
     test_images: int = 400
     batch: int = 64
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -75,13 +75,9 @@ class digits:
         train, test = [], []
         for group, read in enumerate((data.mnist, _GROUP_TWO[self.group2])):
             x, y, test_x, test_y = _images(read)
-            own = [agent for agent, its in enumerate(groups) if its == group]
-            parts = _dealt(len(x), amounts[own].tolist(), draws.take(torch.tensor(own[:1])))
-            train += [(x[part], y[part]) for part in parts]
-            held = _dealt(
-                len(test_x), [min(self.test_images, len(test_x) // each)] * each, draws.take(torch.tensor(own[:1]))
-            )
-            test += [(test_x[part], test_y[part]) for part in held]
+            first = draws.take(torch.tensor([group * each]))
+            train += [(x[part], y[part]) for part in _dealt(len(x), [self.most] * each, first)]
+            test += [(test_x[part], test_y[part]) for part in _dealt(len(test_x), [self.test_images] * each, first)]
         with seeded(seed):
             model = cnn()
         task = Task.supervised(
@@ -93,8 +89,7 @@ class digits:
             batch=self.batch,
             step_size=self.step_size,
             forgetting=self.forgetting,
-            # Who owns a tenth of the data sees a batch in a tenth of the rounds: everyone passes once an epoch.
-            skip=1 - amounts / amounts.max(),
+            skip=1 - amounts / self.most,
             judge=self.judge,
             optimiser=adam() if self.optimiser == "adam" else sgd(),
             groups=groups,
@@ -103,7 +98,7 @@ class digits:
         return Scene(task, Graph.complete(len(groups)), byzantine_by_group=True)
 
     def _amounts(self, draws: Draws, groups: list[int]) -> Int[Tensor, " agent"]:
-        """How many images each agent owns; in either group the last to turn Byzantine owns most (appendix B.3)."""
+        """How many images each agent is fed an epoch; in either group the last to turn Byzantine owns most (appendix B.3)."""
         ladder = torch.linspace(self.fewest, self.most, self.agents_per_group).long()
         lots = draws.uniform("amount", 0, 1)[:, 0].clone()
         last = byzantine_order(draws, groups)[-2:]
