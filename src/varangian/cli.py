@@ -191,6 +191,53 @@ def _progress(total: int, quiet: bool) -> Iterator[tuple[Any, Any]]:
             yield (lambda cell: bar.update(task, description=str(cell))), (lambda rounds: bar.advance(task, rounds))
 
 
+@app.command()
+def reproduce(
+    studies: Annotated[
+        list[str] | None, typer.Argument(metavar="[STUDY…|all]", help="Which studies; the paper's three unless given.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Minutes instead of hours: shorter, smaller, fewer seeds.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="`auto`, `cpu`, `cuda`, …")] = "auto",
+    data: Data = None,
+    out: Annotated[Path, typer.Option(help="Where to put a folder for each study, and the table.")] = Path(
+        "runs/reproduce"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Make the paper's figures and tables: every study, rule and number of Byzantine agents, at the paper's settings.
+
+    Every study gets a run folder with the paper's figures in it; `table.md` puts our numbers beside the published ones.
+    What an interrupted run had finished is kept: give the same command again.
+    """
+    if data is not None:
+        os.environ["VARANGIAN_DATA"] = str(data)
+    from varangian import reproduce as paper
+    from varangian import sweep
+    from varangian.plan import check
+
+    wanted = studies or ["all"]
+    names = [name for asked in wanted for name in (paper.PAPER if asked == "all" else (asked,))]
+    plans = [paper.plan_of(name, fast, device) for name in dict.fromkeys(names)]
+    for plan in plans:
+        check(plan)
+    rows: list[dict[str, Any]] = []
+    for plan in plans:
+        folder = out / plan.study.name
+        with _progress(len(sweep.cells(plan)) * plan.seeds * plan.study.rounds, quiet) as (begin, advance):
+            metrics = paper.reproduce(plan, folder, begin=begin, advance=advance)
+        rows += paper.comparison(metrics)
+        if not quiet:
+            from varangian.report.table import print_table
+
+            print_table(metrics, list(sweep.summary_rows(metrics)))
+            print(f"Written to {folder}")
+    paper.write_comparison(rows, out)
+    if rows and not quiet:
+        print(f"Ours beside the published numbers: {out}/table.md")
+
+
 def _listing(room: Any, as_json: bool) -> None:
     from varangian.naming import catalogue, first_line
 

@@ -16,6 +16,8 @@ from varangian.files import whole
 from varangian.record import Recorder
 from varangian.world import World
 
+Array = np.ndarray[Any, Any]
+
 UNWEIGHED = ("byzantine_weight", "kept")
 """Metrics about weights: their mean is told, a worst agent would mean little."""
 
@@ -28,7 +30,7 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     """What a run measured, as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
     seeds, agents = len(world.seeds), world.agents // len(world.seeds)
 
-    def by_seed(rows: list[torch.Tensor]) -> np.ndarray[Any, Any]:
+    def by_seed(rows: list[torch.Tensor]) -> Array:
         stacked = torch.stack(rows).cpu()
         return stacked.view(len(rows), seeds, agents, *stacked.shape[2:]).transpose(0, 1).numpy()
 

@@ -13,9 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from varangian.results import UNWEIGHED, higher_is_better
-
-Array = np.ndarray[Any, Any]
+from varangian.results import UNWEIGHED, Array, higher_is_better
 
 LABELS = {
     "loss": r"Loss $\ell(\theta_k;\,\xi_k)$",
@@ -77,15 +75,15 @@ def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
             rule = str(metrics["rule"].values[cell])
             curve = spread(metrics.isel(cell=cell), metric, group)
             if curve["mean"].size:
-                _draw(ax, curve, looks[rule], min(1.0, 4 / len(looks)))
+                draw_curve(ax, curve, looks[rule], min(1.0, 4 / len(looks)))
                 drawn.setdefault(rule, []).append(curve)
         if not ax.lines:
             ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", color="0.5")
-    _scale(axes[0, 0], metric, [curve for of_rule in drawn.values() for curve in of_rule])
+    scale_axis(axes[0, 0], metric, [curve for of_rule in drawn.values() for curve in of_rule])
     _dress(axes, panels, metrics, metric)
     if group is not None:
         figure.suptitle(f"Group {group}", fontsize=11.5, fontweight="bold")
-    _legend(figure, {rule: look for rule, look in looks.items() if rule in drawn}, legend_columns)
+    legend_below(figure, {rule: look for rule, look in looks.items() if rule in drawn}, legend_columns)
     return figure
 
 
@@ -182,7 +180,7 @@ def label_of(metrics: xr.Dataset, metric: str) -> str:
     return f"{label}\nmoving mean over {window * apart} rounds"
 
 
-def _draw(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
+def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
     """A line and its band; the more bands lie over each other, the less the `strength` of each should be."""
     colour, style = look
     front = 2.0 if look == PAPER["loss-based"] else 1.5  # the rule the figure is about lies over the others
@@ -198,7 +196,7 @@ def _draw(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
     line.set(marker="o" if few else "", markersize=3.5)
 
 
-def _scale(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
+def scale_axis(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
     """Set the y axis that all panels share, so that what is to be compared stays readable.
 
     A logarithmic one reaches at most a factor 100 below the lowest line, where only lucky agents are, and at most
@@ -254,7 +252,7 @@ def columns_of_legend(names: Sequence[str], width: float) -> int:
     return math.ceil(len(names) / math.ceil(len(names) / fitting))
 
 
-def _legend(figure: Figure, looks: dict[str, Look], columns: int) -> None:
+def legend_below(figure: Figure, looks: dict[str, Look], columns: int) -> None:
     """Once, below all panels: the rules of which something is shown."""
     marks = [Line2D([], [], color=colour, linestyle=style, label=rule) for rule, (colour, style) in looks.items()]
     if marks:

@@ -22,10 +22,10 @@ from PIL import Image
 
 from varangian.errors import BadInput
 from varangian.report.curve_figure import curves
+from varangian.results import Array
 
 __all__ = ["curves", "draw_figures", "network"]
 
-Array = np.ndarray[Any, Any]
 
 WORTH_SEEING = ("regret", "test_loss", "accuracy", "byzantine_weight")
 """Metrics drawn beside the study's own."""
@@ -47,11 +47,11 @@ def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     target.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for metric in _drawn(metrics):
-        written += _save(curves(metrics, metric), target / metric)
+        written += save_figure(curves(metrics, metric), target / metric)
         for group in _groups(metrics):
-            written += _save(curves(metrics, metric, group), target / f"{metric}-group-{_as_file_name(group)}")
+            written += save_figure(curves(metrics, metric, group), target / f"{metric}-group-{_as_file_name(group)}")
     if "sender" in metrics or "position" in metrics:
-        written += _save(network(metrics), target / "network")
+        written += save_figure(network(metrics), target / "network")
     return written
 
 
@@ -240,7 +240,7 @@ def _as_file_name(group: object) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in str(group))
 
 
-def _save(figure: Figure, stem: Path) -> list[Path]:
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """As PNG and PDF.
 
     The PNG has a palette, a third of the size. Chosen for coverage: the usual choice greys a colour that is rare.

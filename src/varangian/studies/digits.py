@@ -98,7 +98,7 @@ class digits:
         return Scene(task, Graph.complete(len(groups)), byzantine_by_group=True)
 
     def _amounts(self, draws: Draws, groups: list[int]) -> Int[Tensor, " agent"]:
-        """How many images each agent is fed an epoch; in either group the last to turn Byzantine owns most (appendix B.3)."""
+        """How many images each agent is fed an epoch; a group's last to turn Byzantine sees most (appendix B.3)."""
         ladder = torch.linspace(self.fewest, self.most, self.agents_per_group).long()
         lots = draws.uniform("amount", 0, 1)[:, 0].clone()
         last = byzantine_order(draws, groups)[-2:]

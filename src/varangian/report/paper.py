@@ -1,0 +1,104 @@
+"""The paper's figures, one file each, from the metrics of its studies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from varangian.report.curve_figure import draw_curve, label_of, legend_below, looks_of, scale_axis, spread, time_of
+from varangian.report.figures import network, save_figure
+from varangian.results import Array
+
+
+class Panel(NamedTuple):
+    """One metric at one number of Byzantine agents, of one group where results are shown by group."""
+
+    metric: str
+    byzantine: int
+    group: int | None = None
+
+
+def _pairs(prefix: str, counts: Sequence[int], group: int | None = None) -> list[Panel]:
+    """Loss and accuracy side by side, for each number of Byzantine agents."""
+    loss, accuracy = ("test_loss", "accuracy") if prefix == "test" else ("train_loss", "train_accuracy")
+    return [Panel(metric, count, group) for count in counts for metric in (loss, accuracy)]
+
+
+FIGURES: dict[str, dict[str, list[Panel]]] = {
+    "target-localization": {"figure-1": [Panel("loss", count) for count in (0, 20, 99)]},
+    "human-activity": {
+        "figure-2": _pairs("test", (0, 10)),
+        "figure-5": _pairs("train", (0, 10)),
+        "figure-6": _pairs("train", (29,)) + _pairs("test", (29,)),
+    },
+    "digits": {
+        "figure-3": _pairs("test", (0, 2), 0),
+        "figure-4": _pairs("test", (0, 2), 1),
+        "figure-8": _pairs("test", (8,), 0) + _pairs("test", (8,), 1),
+        "figure-9": _pairs("train", (0, 2), 0),
+        "figure-10": _pairs("train", (0, 2), 1),
+        "figure-11": _pairs("train", (8,), 0) + _pairs("train", (8,), 1),
+    },
+}
+"""The paper's own numbering; Figure 7 shows sample digits."""
+
+
+def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
+    """Write the figures of the paper that this study has into `folder`/figures; returns the files written."""
+    target = folder / "figures"
+    target.mkdir(parents=True, exist_ok=True)
+    counts = set(metrics["byzantine"].values.tolist())
+    written: list[Path] = []
+    for name, panels in FIGURES.get(metrics.attrs["study"], {}).items():
+        run = [panel for panel in panels if panel.byzantine in counts and panel.metric in metrics]
+        if run:
+            written += save_figure(paper_figure(metrics, run), target / name)
+    if metrics.attrs["study"] == "target-localization":
+        written += save_figure(network(metrics), target / "figure-1-network")
+    return written
+
+
+def paper_figure(metrics: xr.Dataset, panels: Sequence[Panel]) -> Figure:
+    """A row of panels, each with its own axis: mean and range over normal agents for every rule."""
+    looks = looks_of(metrics)
+    figure = Figure(figsize=(3.0 * len(panels) + 0.5, 3.1), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for ax, panel in zip(axes, panels, strict=True):
+        cells = np.flatnonzero(metrics["byzantine"].values == panel.byzantine)
+        shown: list[xr.Dataset] = []
+        for cell in cells:
+            curve = spread(metrics.isel(cell=cell), panel.metric, panel.group)
+            draw_curve(ax, curve, looks[str(metrics["rule"].values[cell])], 1.0)
+            shown.append(curve)
+        scale_axis(ax, panel.metric, shown)
+        ax.set_title(_title(panel), fontsize=10.5)
+        ax.set_ylabel(label_of(metrics, panel.metric), fontsize=10)
+        ax.set_xlabel(time_of(metrics[panel.metric]).capitalize(), fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(True, color="0.9", linewidth=0.6)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.tick_params(labelsize=9)
+    legend_below(figure, looks, len(looks))
+    return figure
+
+
+def _title(panel: Panel) -> str:
+    scenario = f"{panel.byzantine} Byzantine" if panel.byzantine else "No attack"
+    return scenario if panel.group is None else f"Group {panel.group + 1}: {scenario.lower()}"
+
+
+def sample_digits(images: Sequence[Array], titles: Sequence[str], columns: int = 12) -> Figure:
+    """The paper's Figure 7: some pictures of each set, a row of panels a set."""
+    figure = Figure(figsize=(columns * 0.6, len(images) * 1.6), layout="constrained")
+    for ax, rows, title in zip(figure.subplots(len(images), 1, squeeze=False)[:, 0], images, titles, strict=True):
+        sheet = np.concatenate([np.concatenate(list(part), axis=1) for part in np.array_split(rows[: 2 * columns], 2)])
+        ax.imshow(sheet, cmap="gray", vmin=0, vmax=255)
+        ax.set_title(title, fontsize=10.5, loc="left")
+        ax.set_axis_off()
+    return figure

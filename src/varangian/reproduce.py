@@ -1,0 +1,142 @@
+"""The paper again: its studies at its settings, its figures, and its numbers beside ours."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from varangian import results, sweep
+from varangian.errors import unknown
+from varangian.plan import DEFAULT_RULES, Plan, plan_for
+from varangian.report.folder import write_folder
+from varangian.report.paper import draw_paper_figures
+
+PAPER = ("target-localization", "human-activity", "digits")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the paper's figure shows at the end of training, read off by eye (±10 %), for the four rules in order:
+    no cooperation, average, distance, loss-based."""
+
+    study: str
+    byzantine: int
+    values: tuple[str, str, str, str]
+    group: int | None = None
+
+
+PUBLISHED = (
+    Published("target-localization", 0, ("0.1", "25", "25", "0.05")),
+    Published("target-localization", 20, ("0.15", "25", "25", "0.05")),
+    Published("target-localization", 99, ("0.05", "5", "5", "as no cooperation")),
+    Published("human-activity", 0, ("92 %", "90 %", "88 %", "95 %")),
+    Published("human-activity", 10, ("94 %", "20–40 %", "20–25 %", "96 %")),
+    Published("digits", 0, ("95 %", "95 %", "95 %", "96 %"), group=0),
+    Published("digits", 2, ("96 %", "10 %", "92 %", "96 %"), group=0),
+    Published("digits", 0, ("74 %", "61 %", "74 %", "86 %"), group=1),
+    Published("digits", 2, ("76 %", "10 %", "10 %", "87 %"), group=1),
+)
+
+FAST: dict[str, dict[str, Any]] = {
+    "human-activity": {"seeds": 2, "settings": {"epochs": 20}},
+    "digits": {"seeds": 1, "settings": {"most": 640, "fewest": 64, "test_images": 200, "epochs": 12}},
+    "school": {"seeds": 1, "settings": {"epochs": 10}},
+}
+"""What `--fast` changes: shorter, smaller, fewer seeds; the conclusions stay."""
+
+
+def plan_of(study: str, fast: bool, device: str = "auto") -> Plan:
+    """All rules and all numbers of Byzantine agents, 5 seeds (3 for digits)."""
+    known = (*PAPER, "school")
+    if study not in known:
+        raise unknown("study", study, known)
+    short = FAST.get(study, {}) if fast else {}
+    seeds = short.get("seeds", 3 if study == "digits" else 5)
+    return plan_for(study, rules=DEFAULT_RULES, seeds=seeds, settings=short.get("settings"), device=device)
+
+
+def reproduce(
+    plan: Plan,
+    folder: Path,
+    *,
+    begin: Callable[[sweep.Cell], object] = lambda cell: None,
+    advance: Callable[[int], object] = lambda rounds: None,
+) -> xr.Dataset:
+    """Run a study into its folder, going on where an earlier try stopped, and draw its figures."""
+    resume = (folder / sweep.UNFINISHED).exists()
+    sweep.open_folder(folder, plan, resume)
+    metrics = sweep.sweep(plan, folder, resume=resume, begin=begin, advance=advance)
+    write_folder(metrics, folder)
+    draw_paper_figures(metrics, folder)
+    if plan.study.name == "digits":
+        _draw_samples(plan, folder)
+    sweep.close_folder(folder)
+    return metrics
+
+
+def _draw_samples(plan: Plan, folder: Path) -> None:
+    from varangian.report.figures import save_figure
+    from varangian.report.paper import sample_digits
+
+    pool = plan.study.scene(0).task.stream.pool  # type: ignore[attr-defined]
+    half = pool.agents // 2
+    sets = [(pool.x[pool.members[agent, :24], 0] * 255).byte().numpy() for agent in (0, half)]
+    save_figure(sample_digits(sets, ["Group 1: MNIST", "Group 2"]), folder / "figures" / "figure-7")
+
+
+def comparison(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
+    """Ours, mean ± standard deviation over seeds, beside the published figure, scenario by scenario."""
+    study = metrics.attrs["study"]
+    metric = "loss" if study == "target-localization" else metrics.attrs["metric"]
+    rules = [str(rule) for rule in metrics["rule"].values]
+    for published in (p for p in PUBLISHED if p.study == study):
+        for rule, value in zip(DEFAULT_RULES, published.values, strict=True):
+            cells = [
+                number
+                for number, count in enumerate(metrics["byzantine"].values)
+                if rules[number] == rule and count == published.byzantine
+            ]
+            if cells:
+                ours = by_seed(metrics.isel(cell=cells[0]), metric, published.group)
+                group = "" if published.group is None else f", group {published.group + 1}"
+                yield {
+                    "study": study + group,
+                    "byzantine": published.byzantine,
+                    "rule": rule,
+                    "metric": metric,
+                    "ours": _shown(ours, metric),
+                    "published": value,
+                }
+
+
+def by_seed(cell: xr.Dataset, metric: str, group: int | None = None) -> np.ndarray[Any, Any]:
+    """The mean over normal agents at the end, for each seed; of one group where asked for."""
+    final = results.final(cell, metric)
+    if group is not None:
+        final = final.where(cell["group"] == group)
+    return np.asarray(final.mean("agent").values)
+
+
+def _shown(values: np.ndarray[Any, Any], metric: str) -> str:
+    mean, spread = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return f"{100 * mean:.1f} ± {100 * spread:.1f} %" if "accuracy" in metric else f"{mean:.3g} ± {spread:.1g}"
+
+
+def write_comparison(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """`table.csv` and `table.md`: ours ± sd | published."""
+    if not rows:
+        return
+    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    heads = list(rows[0])
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(str(row[head]) for head in heads) + " |" for row in rows]
+    (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
