@@ -34,9 +34,21 @@ class Neighbourhoods:
     present: Bool[Tensor, "agent slot"]
     dense: bool
     """Nearly everyone hears nearly everyone, so that computing all pairs wastes little."""
+    everyone: bool
+    """These are all agents there are, in order."""
+
+    def rows_of(self, values: Tensor) -> Tensor:
+        """These agents' rows of something that everyone has."""
+        return values if self.everyone else values[self.receivers]
+
+    def put(self, values: Float[Tensor, "agents parameter"], own: Float[Tensor, "agent parameter"]) -> Tensor:
+        """What everyone has, with these agents' rows replaced."""
+        return own if self.everyone else values.index_copy(0, self.receivers, own)
 
     def to(self, device: torch.device) -> Neighbourhoods:
-        return Neighbourhoods(self.receivers.to(device), self.senders.to(device), self.present.to(device), self.dense)
+        return Neighbourhoods(
+            self.receivers.to(device), self.senders.to(device), self.present.to(device), self.dense, self.everyone
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,4 +209,4 @@ class Graph:
         slot = torch.arange(int(slots.max()))
         present = slot < slots[:, None]
         edge = self.offsets[receivers, None] + torch.where(present, slot, 0)
-        return Neighbourhoods(receivers, self.senders[edge], present, dense)
+        return Neighbourhoods(receivers, self.senders[edge], present, dense, len(receivers) == self.agents)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,8 +60,9 @@ def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State)
     sent, attack_state = lie(world, attack, state, adapted, wiring)
     delivered = deliver(adapted[:, : world.model.shared], sent, world.byzantine)
     sample, fresh = next_sample(world, state)
+    inboxes = open_inboxes(world, wiring, delivered, state, adapted, sample)
     memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, adapted.dtype)
-    models, weights, memory = combine(world, rule, memory, wiring, delivered, state, adapted, sample)
+    models, weights, memory = combine(world, rule, memory, wiring, inboxes, adapted)
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -118,27 +119,14 @@ def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent
     return tuple(held(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
 
 
-def combine(
-    world: World,
-    rule: Rule[Any],
-    memory: Sequence[Any],
-    wiring: Wiring,
-    delivered: Delivered,
-    state: State,
-    adapted: Models,
-    sample: Sample,
-) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
-    """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
-    sources = wiring.two_faced_sources if delivered.two_faced else [t.senders for t in wiring.tables]
-    models, weights, states = adapted, list[Table | None](), list[Any]()
-    for table, source, remembered in zip(wiring.tables, sources, memory, strict=True):
-        who = table.receivers
-        everyone = len(who) == world.agents
-
-        def of(values: Tensor, who: Tensor = who, everyone: bool = everyone) -> Tensor:
-            return values if everyone else values[who]
-
-        inbox = Inbox(
+def open_inboxes(
+    world: World, wiring: Wiring, delivered: Delivered, state: State, adapted: Models, sample: Sample
+) -> Iterator[Inbox]:
+    """What each agent sees, table by table; nothing is computed before a rule asks for it."""
+    sources = wiring.two_faced_sources if delivered.two_faced else [table.senders for table in wiring.tables]
+    for table, source in zip(wiring.tables, sources, strict=True):
+        of = table.rows_of
+        yield Inbox(
             model=world.model,
             rows=delivered.rows,
             source=source,
@@ -152,10 +140,17 @@ def combine(
             dense=table.dense,
             private_rows=len(delivered.rows) - world.agents,
         )
+
+
+def combine(
+    world: World, rule: Rule[Any], memory: Sequence[Any], wiring: Wiring, inboxes: Iterator[Inbox], adapted: Models
+) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
+    """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
+    models, weights, states = adapted, list[Table | None](), list[Any]()
+    for table, inbox, remembered in zip(wiring.tables, inboxes, memory, strict=True):
         combined = rule.combine(inbox, remembered)
-        sound = finite_rows(combined.models) & of(world.is_normal)
-        own = torch.where(sound, combined.models, inbox.own)
-        models = own if everyone else models.index_copy(0, who, own)
+        sound = finite_rows(combined.models) & table.rows_of(world.is_normal)
+        models = table.put(models, torch.where(sound, combined.models, inbox.own))
         weights.append(combined.weights)
         states.append(combined.state)
     return models, weights, states
