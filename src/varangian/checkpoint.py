@@ -25,7 +25,7 @@ def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None
     """Write state and record to one file, whole or not at all."""
     leaves, _ = tree_flatten(state)
     tensors = {f"state/{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    tensors |= {f"record/{name}": tensor for name, tensor in recorder.tensors().items()}
+    tensors |= {f"record/{name}": tensor for name, tensor in recorder.tensors(state.round).items()}
     about = {"round": str(state.round), "fingerprint": fingerprint}
     with whole(path) as file:
         # Copies, for tensors of a state may share memory, which the format refuses.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,11 +31,10 @@ app.add_typer(data_app, name="data", help="Datasets: what there is, where it is,
 def main() -> None:
     """Run the command line; bad input is one line and status 2, an interrupt is status 130."""
     try:
-        app(standalone_mode=False)
+        # Typer returns the status of a command that was left early, by an interrupt too; else what it returned: None.
+        sys.exit(app(standalone_mode=False))
     except BadInput as error:
         _fail(str(error))
-    except typer.Exit as leave:
-        sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except Exception as error:
@@ -45,7 +45,8 @@ def main() -> None:
 
 
 def _fail(line: str) -> None:
-    print(f"varangian: {' '.join(line.split())}", file=sys.stderr)
+    if line.strip():  # without arguments, Typer has shown its help and has nothing to add
+        print(f"varangian: {' '.join(line.split())}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -140,7 +141,16 @@ def run(
     stored["settings"] = {**stored.get("settings", {}), **dict(_pair(text) for text in set_ or ())}
     plan = plan_for(**stored)
     check(plan)
-    _run(plan, out, resume, quiet)
+    try:
+        _run(plan, out, resume, quiet)
+    except KeyboardInterrupt:
+        again = ["varangian", "run", f"{out}/config.toml", "--resume", "--out", str(out)]
+        again += ["--data", str(data)] if data is not None else []
+        print(
+            f"varangian: interrupted; go on with: {shlex.join(again)}" if out else "varangian: interrupted",
+            file=sys.stderr,
+        )
+        raise
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -158,12 +168,7 @@ def _run(plan: Any, out: Path | None, resume: bool, quiet: bool) -> None:
     if out is not None:
         sweep.open_folder(out, plan, resume)
     with _progress(len(sweep.cells(plan)) * plan.seeds * plan.study.rounds, quiet) as (begin, advance):
-        try:
-            metrics = sweep.sweep(plan, out, resume=resume, begin=begin, advance=advance)
-        except KeyboardInterrupt:
-            hint = f"; go on with: varangian run {out}/config.toml --resume --out {out}" if out else ""
-            print(f"varangian: interrupted{hint}", file=sys.stderr)
-            raise
+        metrics = sweep.sweep(plan, out, resume=resume, begin=begin, advance=advance)
     rows = list(sweep.summary_rows(metrics))
     if not quiet:
         print_table(metrics, rows)
@@ -245,13 +250,18 @@ def _listing(room: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
         return
-    from rich import print as show
+    if not sys.stdout.isatty():
+        width = max(map(len, offered))
+        print("\n".join(f"{name:<{width}}  {text}" for name, text in offered.items()))
+        return
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, text in offered.items():
-        table.add_row(f"[bold]{name}[/bold]", text)
-    show(table)
+        table.add_row(Text(name, "bold"), Text(text))  # not markup: [low, high] is no style
+    Console().print(table)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]

@@ -21,9 +21,9 @@ def chosen_device(name: str, scenes: Sequence[Scene]) -> torch.device:
         return torch.device("cuda" if large and torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BadInput(f"device {name!r} cannot be used here: {str(error).splitlines()[0][:100]}") from error
     return device
 
 

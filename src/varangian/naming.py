@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varangian.errors import BadInput, unknown
@@ -36,29 +36,57 @@ def first_line(value: type[Any]) -> str:
     return " ".join((value.__doc__ or "").strip().split("\n\n")[0].split())
 
 
+def tidied(text: str) -> str:
+    """The text as tables show it: the name with hyphens, whichever way it was typed.
+
+    >>> tidied(" loss_based:keep=all")
+    'loss-based:keep=all'
+    """
+    name, colon, parameters = text.strip().partition(":")
+    return name.strip().replace("_", "-") + colon + parameters
+
+
 def made(text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = None) -> Any:
     """The value that `text` means; a name without parameters takes the `usual` one, where there is one.
 
     >>> from varangian import rules
     >>> made("distance-based:p=1", "rule", catalogue(rules))
     distance_based(target='current', p=1.0, smoothing=None)
+
+    A parameter may itself be such a value; it then comes last, and the parameters after it are its own.
+
+    >>> from varangian import attacks
+    >>> made("sleeper:until=5,then=uniform:low=1,high=2", "attack", catalogue(attacks))
+    sleeper(until=5, then=uniform(low=1.0, high=2.0))
     """
-    name, _, parameters = text.partition(":")
-    name = name.strip().replace("_", "-")
+    name, _, rest = tidied(text).partition(":")
     if name not in named:
         raise unknown(kind, name, named)
-    if not parameters and usual and name in usual:
+    if not rest.strip() and usual and name in usual:
         return usual[name]
     given: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in parameters.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise BadInput(f"{kind} {text!r}: {part!r} is not of the form parameter=value")
-        given[key.strip()] = value.strip()
-    return with_settings(named[name], given, f"{kind} {name}", named)
+    while rest:
+        part, _, after = rest.partition(",")
+        if ":" in part:
+            part, after = rest, ""
+        rest = after
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals and part.strip():
+            raise BadInput(f"{kind} {text!r}: {part.strip()!r} is not of the form parameter=value")
+        if key in given:
+            raise BadInput(f"{kind} {text!r}: {key} is given twice")
+        if equals:
+            given[key] = value
+    return with_settings(named[name], given, f"{kind} {name}", named, usual)
 
 
-def with_settings(value: type[Any], given: Mapping[str, Any], where: str, named: Named | None = None) -> Any:
+def with_settings(
+    value: type[Any],
+    given: Mapping[str, Any],
+    where: str,
+    named: Named | None = None,
+    usual: Mapping[str, Any] | None = None,
+) -> Any:
     """A value with some of its fields given, as text or as TOML has them; an unknown field is an error."""
     hints = get_type_hints(value)
     known = [field.name for field in dataclasses.fields(value)]
@@ -66,16 +94,21 @@ def with_settings(value: type[Any], given: Mapping[str, Any], where: str, named:
         if name.replace("-", "_") not in known:
             raise unknown(f"setting of {where}", name, known)
     fields = {name.replace("-", "_"): raw for name, raw in given.items()}
-    read = {name: _read(raw, hints[name], f"{where}: {name}", named or {}) for name, raw in fields.items()}
-    return value(**read)
+
+    def nested(raw: Any, where: str) -> Any:
+        if not named:
+            raise BadInput(f"{where} cannot be set by text")
+        return made(str(raw), where, named, usual)
+
+    return value(**{name: _read(raw, hints[name], f"{where}: {name}", nested) for name, raw in fields.items()})
 
 
-def _read(raw: Any, hint: Any, where: str, named: Named) -> Any:
+def _read(raw: Any, hint: Any, where: str, nested: Callable[[Any, str], Any]) -> Any:
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if raw is None or raw == "none":
             return None
-        return _read(raw, next(option for option in options if option is not types.NoneType), where, named)
+        return _read(raw, next(option for option in options if option is not types.NoneType), where, nested)
     if origin is Literal:
         if raw not in options:
             raise unknown(f"value of {where},", str(raw), map(str, options))
@@ -84,12 +117,10 @@ def _read(raw: Any, hint: Any, where: str, named: Named) -> Any:
         parts = raw.split("/") if isinstance(raw, str) else list(raw) if isinstance(raw, list | tuple) else [raw]
         if Ellipsis not in options and len(parts) != len(options):
             raise BadInput(f"{where} takes {len(options)} numbers, as in 1/2, but got {raw!r}")
-        return tuple(_read(part, options[0], where, named) for part in parts)
+        return tuple(_read(part, options[0], where, nested) for part in parts)
     if hint in (bool, int, float, str):
         return _plain(raw, hint, where)
-    if named:
-        return made(str(raw), where, named)
-    raise BadInput(f"{where} cannot be set by text")
+    return nested(raw, where)
 
 
 def _plain(raw: Any, kind: type[Any], where: str) -> Any:
@@ -100,7 +131,7 @@ def _plain(raw: Any, kind: type[Any], where: str) -> Any:
     elif not isinstance(raw, bool) and isinstance(raw, str | (float if kind is int else kind) | int):
         try:
             value = kind(raw)
-            if kind is not int or float(raw) == value:
+            if not isinstance(raw, float) or raw == value:
                 return value
         except (ValueError, OverflowError):
             pass

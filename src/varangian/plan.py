@@ -6,6 +6,7 @@ A plan is what a configuration file says, and what the command line adds to it; 
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from varangian.attacks.attack import AnyAttack
 from varangian.draws import Draws
 from varangian.errors import BadInput, unknown
 from varangian.machine import chosen_device, chosen_dtype
-from varangian.naming import catalogue, made, settings_of, with_settings
+from varangian.naming import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
 from varangian.world import Byzantine, chosen
 
@@ -76,9 +77,10 @@ def plan_for(
     usual = next(iter(type(attack).__name__.replace("_", "-") for attack in value.attacks))
     return Plan(
         study=value,
-        rules=tuple(rules) or DEFAULT_RULES,
-        attacks=tuple(attacks) or (usual,),
-        byzantine=tuple(byzantine) or value.byzantine,
+        rules=tuple(dict.fromkeys(map(tidied, rules))) or DEFAULT_RULES,
+        attacks=tuple(dict.fromkeys(map(tidied, attacks))) or (usual,),
+        byzantine=tuple(dict.fromkeys(b if isinstance(b, int | float) else tuple(b) for b in byzantine))
+        or value.byzantine,
         seeds=seeds,
         device=device,
         dtype=dtype,
@@ -87,19 +89,32 @@ def plan_for(
 
 def with_rounds(study: Any, rounds: int) -> Study:
     """The study, this many rounds long; studies with epochs have a field for a limit on rounds."""
-    field = "rounds" if "rounds" in settings_of(study) else "max_rounds"
-    longer: Study = replace(study, **{field: rounds})
-    return longer
+    if "rounds" in settings_of(study):
+        changed: Study = replace(study, rounds=rounds)
+    else:  # an epoch is at least one round, so these epochs are long enough
+        changed = replace(study, max_rounds=rounds, epochs=max(study.epochs, rounds))
+    return changed
 
 
 def check(plan: Plan) -> None:
     """Make everything once, so that whatever cannot work is said before anything is written."""
+    settings = settings_of(plan.study)
+    rounds = settings.get("rounds", settings.get("max_rounds"))
+    if rounds is not None and rounds < 1:
+        raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
     scene = plan.study.scene(0)
     chosen_device(plan.device, [scene])
     chosen_dtype(plan.dtype)
     draws = Draws.of(0, scene.task.agents)
+    counts: dict[int, Byzantine] = {}
     for byzantine in plan.byzantine:
-        chosen(byzantine, scene, draws)
+        count = len(chosen(byzantine, scene, draws))
+        if count in counts:
+            both = f"{_toml(counts[count])} and {_toml(byzantine)}"
+            raise BadInput(
+                f"byzantine {both} are both {count} agents, which results do not tell apart; run them one by one"
+            )
+        counts[count] = byzantine
     start = torch.zeros(1, scene.task.model.shared)
     for name in plan.rules:
         plan.rule(name).init(torch.zeros(1, 1))
@@ -113,7 +128,7 @@ def as_toml(plan: Plan) -> str:
         "study": plan.study.name,
         "rules": list(plan.rules),
         "attacks": list(plan.attacks),
-        "byzantine": [b if isinstance(b, int | float) else list(b) for b in plan.byzantine],
+        "byzantine": list(plan.byzantine),
         "seeds": plan.seeds,
         "device": plan.device,
         "dtype": plan.dtype,
@@ -125,8 +140,12 @@ def as_toml(plan: Plan) -> str:
 
 
 def _toml(value: Any) -> str:
-    # Numbers, text, truth values and lists of them are written alike in JSON and in TOML.
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # All other numbers, text and truth values are written alike in JSON and in TOML.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def from_toml(path: Path) -> dict[str, Any]:
@@ -160,13 +179,13 @@ def read_byzantine(value: Any) -> Byzantine:
     (20, 0.2, (3, 5))
     """
     try:
-        if isinstance(value, list):
-            return tuple(int(agent) for agent in value)
         if isinstance(value, str):
             if "," in value:
                 return tuple(int(agent) for agent in value.split(",") if agent.strip())
-            return float(value) if "." in value else int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = float(value) if "." in value or "e" in value else int(value)
+        if isinstance(value, list) and all(type(agent) is int for agent in value):
+            return tuple(value)
+        if type(value) is int or (type(value) is float and math.isfinite(value)):
             return value
     except ValueError:
         pass

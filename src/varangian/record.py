@@ -50,6 +50,8 @@ class Recorder:
     """How many times to keep all weights, for pictures of who trusts whom."""
     rounds: list[int] = field(default_factory=list[int])
     streaming: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
+    evaluated: list[int] = field(default_factory=list[int])
+    """After which rounds held-out data was looked at, and which epochs these ended."""
     epochs: list[int] = field(default_factory=list[int])
     held_out: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
     weight_rounds: list[int] = field(default_factory=list[int])
@@ -63,6 +65,7 @@ class Recorder:
             _append(self.streaming, measure(world, state, seen))
         epoch = world.task.epoch
         if world.task.held_out is not None and epoch and (done % epoch == 0 or done == rounds):
+            self.evaluated.append(done)
             self.epochs.append(-(-done // epoch))
             _append(self.held_out, world.held_out(state.models))
         if self.snapshots and len(seen.weights) == 1 and seen.weights[0] is not None:
@@ -71,15 +74,19 @@ class Recorder:
                 self.weight_rounds.append(done)
                 self.weights.append(seen.weights[0])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it as tensors, for a checkpoint."""
-        out = {f"streaming/{name}": torch.stack(rows) for name, rows in self.streaming.items()}
-        out |= {f"held_out/{name}": torch.stack(rows) for name, rows in self.held_out.items()}
-        for name in ("rounds", "epochs", "weight_rounds"):
-            out[name] = torch.tensor(getattr(self, name), dtype=torch.long)
-        if self.weights:
-            out["weights"] = torch.stack(self.weights)
-        return out
+    def tensors(self, done: int) -> dict[str, Tensor]:
+        """What was recorded of the first `done` rounds, as tensors, for a checkpoint.
+
+        An interrupt may come while a round is being recorded: what is there of later rounds is left out.
+        """
+        rounds, epochs = _first(self.rounds, done), _first(self.evaluated, done)
+        snapshots = _first(self.weight_rounds, done)
+        out = {f"streaming/{name}": torch.stack(rows[: len(rounds)]) for name, rows in self.streaming.items() if rounds}
+        out |= {f"held_out/{name}": torch.stack(rows[: len(epochs)]) for name, rows in self.held_out.items() if epochs}
+        if snapshots:
+            out["weights"] = torch.stack(self.weights[: len(snapshots)])
+        kept = {"rounds": rounds, "evaluated": epochs, "weight_rounds": snapshots, "epochs": self.epochs[: len(epochs)]}
+        return out | {name: torch.tensor(numbers, dtype=torch.long) for name, numbers in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
@@ -91,6 +98,10 @@ class Recorder:
                 self.weights = list(value)
             else:
                 setattr(self, kind, value.tolist())
+
+
+def _first(rounds: list[int], done: int) -> list[int]:
+    return [round for round in rounds if round <= done]
 
 
 def _append(columns: dict[str, list[Tensor]], measured: Measured) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,11 @@ import xarray as xr
 from varangian import results
 from varangian.callbacks import Progress
 from varangian.errors import BadInput
-from varangian.plan import Plan, as_toml
+from varangian.plan import Plan, as_toml, from_toml
+from varangian.record import Recorder
 from varangian.simulate import simulate
-from varangian.world import Byzantine
+from varangian.state import State
+from varangian.world import Byzantine, World
 
 UNFINISHED = ".unfinished"
 """Where a run folder keeps finished cells and checkpoints until all is done."""
@@ -38,9 +41,10 @@ class Cell:
     @property
     def key(self) -> str:
         """A file name; without Byzantine agents all attacks are one."""
-        attack = self.attack if self.byzantine else "none"
-        parts = (self.rule, attack, str(count_of(self.byzantine)))
-        return "--".join("".join(c if c.isalnum() or c in "-=.,:" else "_" for c in part) for part in parts)
+        about = (self.rule, self.attack, self.byzantine) if self.byzantine else (self.rule,)
+        plain = "".join(c if (c.isascii() and c.isalnum()) or c in "-=." else "_" for c in str(self))
+        # Long lists do not fit into a file name, and not every character may stand in one.
+        return f"{plain[:80]}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}"
 
 
 def count_of(byzantine: Byzantine) -> str:
@@ -50,6 +54,16 @@ def count_of(byzantine: Byzantine) -> str:
 def cells(plan: Plan) -> list[Cell]:
     """All combinations, in the order they were asked for."""
     return [Cell(r, a, b) for b in plan.byzantine for a in plan.attacks for r in plan.rules]
+
+
+class SeedsProgress(Progress):
+    """Tells of a round once for every seed that plays it: small networks play all seeds at once."""
+
+    def start(self, world: World, state: State, rounds: int) -> None:
+        self.advance(state.round * len(world.seeds))
+
+    def round(self, world: World, state: State, recorder: Recorder) -> None:
+        self.advance(len(world.seeds))
 
 
 def sweep(
@@ -86,7 +100,7 @@ def _run(plan: Plan, cell: Cell, folder: Path | None, resume: bool, advance: Cal
         dtype=plan.dtype,
         checkpoint=folder and folder / cell.key,
         resume=resume,
-        callbacks=[Progress(advance)],
+        callbacks=[SeedsProgress(advance)],
     )
     if folder and finished:
         results.save(result, finished)
@@ -96,13 +110,13 @@ def _run(plan: Plan, cell: Cell, folder: Path | None, resume: bool, advance: Cal
 
 def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
     """All cells as one Dataset; what is the same in every cell is there once."""
-    shared = [name for name in ("position", "group", "sender") if name in parts[0][1]]
-    own = [part.drop_vars(shared, errors="ignore") for _, part in parts]
+    # A rule without weights has no senders either; then the others' are everyone's.
+    shared = {name: part[name] for name in ("position", "group", "sender") for _, part in parts if name in part}
+    own = [part.drop_vars(shared, errors="ignore").drop_attrs() for _, part in parts]
     together = xr.concat(own, "cell", data_vars="all", coords="minimal", join="outer", fill_value=np.nan)
     # Cells whose rule has no weights leave holes, which turn truth values into objects.
     together["byzantine_agent"] = together["byzantine_agent"].astype(bool)
-    together = together.assign(parts[0][1][shared])
-    together = together.assign_coords(
+    together = together.assign(shared).assign_coords(
         rule=("cell", [cell.rule for cell, _ in parts]),
         attack=("cell", [cell.attack for cell, _ in parts]),
         byzantine=("cell", [int(part["byzantine_agent"].isel(seed=0).sum()) for _, part in parts]),
@@ -128,7 +142,7 @@ def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
 def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:
     """`summary.csv`, and its rows."""
     rows = list(summary_rows(metrics))
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = sorted(dict.fromkeys(name for row in rows for name in row), key=results.UNWEIGHED.__contains__)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -139,24 +153,41 @@ def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:
 def open_folder(folder: Path, plan: Plan, resume: bool) -> None:
     """Make the run folder, or refuse it: only an empty folder or a run's own may be written to."""
     config = folder / "config.toml"
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; --out names a folder")
-    if folder.exists() and any(folder.iterdir()) and not config.exists():
-        raise BadInput(f"{folder} is not empty and holds no run; name another folder")
-    if resume:
-        if not config.exists():
-            raise BadInput(f"{folder} holds no run to resume; leave --resume out")
-        if config.read_text(encoding="utf-8") != as_toml(plan):
-            raise BadInput(f"{config} is another plan; resume with: varangian run {config} --resume --out {folder}")
-    else:
-        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     try:
+        if folder.exists() and not folder.is_dir():
+            raise BadInput(f"{folder} is a file; --out names a folder")
+        if folder.exists() and any(folder.iterdir()) and not _is_plan(config):
+            raise BadInput(f"{folder} is not empty and holds no run; name another folder")
+        if resume:
+            if not config.exists():
+                raise BadInput(f"{folder} holds no run to resume; leave --resume out")
+            if config.read_text(encoding="utf-8") != as_toml(plan):
+                raise BadInput(f"{config} is another plan; resume with: varangian run {config} --resume --out {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
+        if not resume:
+            _clear(folder)
         config.write_text(as_toml(plan), encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{folder} cannot be written to: {error.strerror}") from error
+
+
+def _is_plan(config: Path) -> bool:
+    """Whether this is a configuration of ours: other programs have files of that name too."""
+    try:
+        from_toml(config)
+    except BadInput:
+        return False
+    return True
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier run left, so that nothing of it can be taken for the new one's."""
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    figures = [path for kind in ("png", "pdf") for path in (folder / "figures").glob(f"*.{kind}")]
+    for path in (*(folder / name for name in ("metrics.nc", "summary.csv", "report.html")), *figures):
+        path.unlink(missing_ok=True)
 
 
 def close_folder(folder: Path) -> None:

@@ -125,8 +125,9 @@ class Task:
             value = torch.as_tensor(getattr(self, name))
             if value.ndim and value.shape != (self.agents,):
                 raise BadInput(f"{name} has shape {tuple(value.shape)}, but the task has {self.agents} agents")
-        if not bool((torch.as_tensor(self.step_size) >= 0).all()):
-            raise BadInput(f"step_size must not be negative, but is {self.step_size}")
+        step_size = torch.as_tensor(self.step_size)
+        if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
+            raise BadInput(f"step_size must be a number that is not negative, but is {self.step_size}")
         forgetting = torch.as_tensor(self.forgetting)
         if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
             raise BadInput(f"forgetting factor ν must lie in (0, 1], but is {self.forgetting}")

@@ -125,9 +125,9 @@ def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " by
         if who and not (who[0] >= 0 and who[-1] < agents):
             raise BadInput(f"byzantine names agent {who[-1]} or a negative one; agents are 0 … {agents - 1}")
         return torch.tensor(who, dtype=torch.long)
-    count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
     if isinstance(byzantine, float) and not 0 <= byzantine < 1:
         raise BadInput(f"a share of Byzantine agents lies between 0 and 1, but byzantine is {byzantine}")
+    count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
     if not 0 <= count <= agents:
         raise BadInput(f"{count} Byzantine agents asked for, but there are {agents} agents")
     return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values

@@ -10,7 +10,7 @@ from typing import Any
 
 import xarray as xr
 
-from varangian.report.table import headline, table
+from varangian.report.table import headline, seeds_of, table
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -31,7 +31,7 @@ def write_page(metrics: xr.Dataset, rows: Sequence[dict[str, Any]], figures: Seq
     study = escape(metrics.attrs["study"])
     body = [
         f"<h1>{study}</h1>",
-        f"<p>{metrics.sizes['seed']} seeds, {int(metrics['round'][-1])} rounds, {metrics.sizes['agent']} agents. "
+        f"<p>{seeds_of(metrics)}, {int(metrics['round'][-1])} rounds, {metrics.sizes['agent']} agents. "
         f"Run it again: <code>varangian run {escape(str(path.parent / 'config.toml'))}</code></p>",
         f"<h2>{escape(metric)} at the end</h2>",
         "<p>Mean over normal agents ± standard error over seeds (worst agent); best of each column in bold.</p>",

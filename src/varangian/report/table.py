@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -30,23 +31,25 @@ def table(rows: Sequence[Row], metric: str) -> tuple[list[str], list[list[str]],
     for i, rule in enumerate(rules):
         line = [rule]
         for j, (count, attack) in enumerate(scenarios):
-            own = [
-                row
-                for row in rows
-                if row["rule"] == rule and row["byzantine"] == count and (not count or row["attack"] == attack)
-            ]
+            same = [row for row in rows if row["rule"] == rule and row["byzantine"] == count]
+            # Without Byzantine agents every attack has the same rows: once is enough.
+            own = [row for row in same if row["attack"] == (attack or same[0]["attack"])]
             values = [row[f"{metric}_mean"] for row in own]
             worst = [row[f"{metric}_worst"] for row in own]
             means[i, j] = fmean(values)
-            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            known = len(values) > 1 and all(map(math.isfinite, values))
+            error = stdev(values) / math.sqrt(len(values)) if known else math.nan
             line.append(f"{_number(means[i, j])}{_error(error)} ({_number(fmean(worst))})")
         cells.append(line)
     choose = max if higher_is_better(metric) else min
-    best = {
-        (choose(range(len(rules)), key=lambda i: means[i, j] if not math.isnan(means[i, j]) else math.inf), j)
-        for j in range(len(scenarios))
-    }
+    ranked = [[i for i in range(len(rules)) if not math.isnan(means[i, j])] for j in range(len(scenarios))]
+    best = {(choose(some, key=lambda i: means[i, j]), j) for j, some in enumerate(ranked) if some}
     return heads, cells, best
+
+
+def seeds_of(metrics: xr.Dataset) -> str:
+    """How many seeds, in words."""
+    return f"{metrics.sizes['seed']} seed{'s' * (metrics.sizes['seed'] != 1)}"
 
 
 def _number(value: float) -> str:
@@ -61,18 +64,17 @@ def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:
     """Show the table on the terminal."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     metric = headline(rows)
     heads, cells, best = table(rows, metric)
-    seeds = metrics.sizes["seed"]
-    shown = Table(
-        title=f"{metrics.attrs['study']}: {metric} at the end, mean over normal agents (worst agent), {seeds} seeds",
-        title_justify="left",
-    )
+    title = f"{metrics.attrs['study']}: {metric} at the end, mean over normal agents (worst agent), {seeds_of(metrics)}"
+    shown = Table(title=title, title_justify="left")
     shown.add_column("rule", no_wrap=True)
     for head in heads:
         shown.add_column(head, justify="right")
     for i, line in enumerate(cells):
-        marked = [f"[bold]{text}[/bold]" if (i, j) in best else text for j, text in enumerate(line[1:])]
-        shown.add_row(line[0], *marked)
-    Console().print(shown)
+        marked = [Text(text, "bold" if (i, j) in best else "") for j, text in enumerate(line[1:])]
+        shown.add_row(Text(line[0]), *marked)
+    # A file has no edge to wrap at.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(shown)

@@ -71,8 +71,10 @@ class human_activity:
         # The last agent to turn Byzantine is never scarce: where only one is left, it has all its data (appendix B.2).
         order = byzantine_order(draws)[:-1]
         lots = draws.uniform("scarce", 0, 1)[order, 0]
-        skip = torch.zeros(len(people))
-        skip[order[lots.argsort()[: self.scarce]]] = 1 - self.scarce_share
+        # An epoch is one pass for everyone: who owns less sees a batch less often.
+        amount = torch.tensor([len(own) for own in train])
+        seen = amount / amount.max()
+        seen[order[lots.argsort()[: self.scarce]]] *= self.scarce_share
         with seeded(seed):
             model = nn.Linear(x.shape[1], 6)
         task = Task.supervised(
@@ -84,7 +86,7 @@ class human_activity:
             batch=self.batch,
             step_size=self.step_size,
             forgetting=self.forgetting,
-            skip=skip,
+            skip=1 - seen,
             judge=self.judge,
             watch_training=True,
         )

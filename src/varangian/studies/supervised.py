@@ -30,4 +30,4 @@ def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
     """How many rounds so many epochs are, or the limit on them."""
     if task.epoch is None:
         raise BadInput("a task without epochs cannot run for a number of them")
-    return min(epochs * task.epoch, max_rounds or epochs * task.epoch)
+    return epochs * task.epoch if max_rounds is None else min(epochs * task.epoch, max_rounds)

@@ -50,9 +50,11 @@ class target_localization:
     def __post_init__(self) -> None:
         if self.agents < 1:
             raise BadInput(f"target-localization needs at least one agent, but agents is {self.agents}")
+        if not 0 < self.field_size < float("inf"):
+            raise BadInput(f"field_size must be a positive number, but is {self.field_size}")
         for name in ("direction_noise", "distance_noise"):
             low, high = getattr(self, name)
-            if not 0 <= low <= high:
+            if not 0 <= low <= high < float("inf"):
                 raise BadInput(f"{name} must be two numbers 0 ≤ low ≤ high, but is {low}, {high}")
 
     def scene(self, seed: int) -> Scene:
