@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import varangian
 from varangian import Graph, Task, attacks, rules
 from varangian.draws import Draws
+from varangian.errors import BadInput
 from varangian.optimisers import adam, sgd
 from varangian.stack import Stacked
 
@@ -345,3 +346,18 @@ def test_nothing_is_dropped_when_judging() -> None:
     rows = model.start(3, torch.float32, torch.device("cpu"))
     sample = tuple(part[0] for part in task.stream.samples(Draws.of(0, 3), 0, 1, torch.float32))
     assert torch.equal(model.judge(rows[:, None], sample), model.judge(rows[:, None], sample))
+
+
+def test_without_running_statistics_nobody_elses_data_enters_my_judgement() -> None:
+    stacked = Stacked.of(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)), cross_entropy
+    )
+    models = stacked.start(3, torch.float64, torch.device("cpu")) + torch.arange(3.0)[:, None] / 10
+    sample = (torch.randn(3, 6, 3, dtype=torch.float64), torch.arange(18).view(3, 6) % 2)
+    one_by_one = stacked.judge(models.expand(3, -1, -1), sample).T
+    torch.testing.assert_close(stacked.judge_all(models, sample), one_by_one)
+
+
+def test_a_mean_over_all_batches_is_refused() -> None:
+    with pytest.raises(BadInput, match="momentum"):
+        Stacked.of(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None)), cross_entropy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +22,7 @@ from varangian.errors import BadInput
 from varangian.model import Models, Sample
 from varangian.stack import Stacked
 
+EpochEnds = Literal["longest", "shortest"]
 Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
 
 
@@ -88,16 +90,18 @@ def _tensors(items: Items, where: str) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Each agent goes through its items in an order drawn anew for every epoch; who owns fewer starts over."""
+    """Each agent goes through its items in an order drawn anew for every epoch. Who runs out before the epoch ends
+    starts over; who does not has the rest left out of it."""
 
     pool: Pool
     batch: int
     rounds_per_pass: int
-    """Rounds in which the agent with most data sees all of it."""
 
     @staticmethod
-    def of(pool: Pool, batch: int) -> Batches:
-        return Batches(pool, batch, -(-int(pool.counts.max()) // batch))
+    def of(pool: Pool, batch: int, epoch: EpochEnds = "longest") -> Batches:
+        """An epoch ends when the agent with most data, or the one with fewest, has seen all of it."""
+        last = pool.counts.max() if epoch == "longest" else pool.counts.min()
+        return Batches(pool, batch, -(-int(last) // batch))
 
     @property
     def agents(self) -> int:

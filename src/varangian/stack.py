@@ -12,11 +12,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _NormBase
 
 from varangian.errors import BadInput, unknown
 from varangian.model import Models, Sample
@@ -49,6 +51,8 @@ class Stacked:
     """The last of the names: buffers, which training updates and no gradient does."""
     random: bool
     """Training draws random numbers of its own, as dropout does."""
+    normalises: bool
+    """Predictions depend on the rest of the batch even when judging, so that samples must not be mixed."""
     convolves: bool
     """Then go model by model where it pays: grouped convolutions, which is what stacking makes of them, are slow."""
 
@@ -58,6 +62,9 @@ class Stacked:
         parameters = dict(module.named_parameters())
         if not parameters:
             raise BadInput(f"the model {type(module).__name__} has no parameters to learn")
+        for name, part in module.named_modules():
+            if isinstance(part, _NormBase) and part.track_running_stats and part.momentum is None:
+                raise BadInput(f"{name}: running statistics need a momentum; a mean over all batches is not supported")
         travel = set(parameters) if share is None else _chosen(share, parameters)
         buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         kept = {**parameters, **buffers}
@@ -72,6 +79,7 @@ class Stacked:
             shared=sum(parameters[name].numel() for name in travel),
             statistics=tuple(buffers),
             random=any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules()),
+            normalises=any(isinstance(part, _NormBase) and not part.track_running_stats for part in module.modules()),
             convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
         )
 
@@ -109,6 +117,8 @@ class Stacked:
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
         x, y = sample
+        if self.normalises:
+            return torch.stack([vmap(partial(self._one_loss, row))(x, y) for row in models])
         everyone = x.flatten(0, 1)
         if isinstance(self.judging, nn.Linear) and everyone.ndim == 2:
             outputs = self._one_product(models, everyone)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from varangian.batches import Batches, HeldOut, Items, Pool, as_dtype, gathered
+from varangian.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.model import Model, Models, Sample
@@ -127,7 +127,7 @@ class Task:
                 raise BadInput(f"{name} has shape {tuple(value.shape)}, but the task has {self.agents} agents")
         step_size = torch.as_tensor(self.step_size)
         if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
-            raise BadInput(f"step_size must be a number that is not negative, but is {self.step_size}")
+            raise BadInput(f"step_size must not be negative or infinite, but is {self.step_size}")
         forgetting = torch.as_tensor(self.forgetting)
         if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
             raise BadInput(f"forgetting factor ν must lie in (0, 1], but is {self.forgetting}")
@@ -150,6 +150,7 @@ class Task:
         test: Sequence[Items] | None = None,
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         batch: int = 10,
+        epoch: EpochEnds = "longest",
         share: Sequence[str] | None = None,
         step_size: PerAgent = 0.1,
         forgetting: PerAgent = 0.1,
@@ -165,8 +166,9 @@ class Task:
         `train` and `test` hold one item an agent: a pair of tensors (inputs, targets) or a map-style Dataset of such
         pairs; amounts may differ. `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to
         functions of (predictions, targets) with one value a sample, averaged over each agent's test items after every
-        epoch, and over its training items too with `watch_training`. `share` names the parameters that travel (all
-        unless given). The rest are `Task`'s own fields.
+        epoch, and over its training items too with `watch_training`. An epoch ends with the longest pass through an
+        agent's data, or with the shortest. `share` names the parameters that travel (all unless given). The rest are
+        `Task`'s own fields.
 
         >>> data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(4)]
         >>> task = Task.supervised(nn.Linear(3, 1), nn.functional.mse_loss, data, batch=5, step_size=0.05)
@@ -176,7 +178,7 @@ class Task:
         if batch < 1:
             raise BadInput(f"a batch needs at least one sample, not {batch}")
         stacked = Stacked.of(model, loss, share)
-        stream = Batches.of(gathered(train, "train"), batch)
+        stream = Batches.of(gathered(train, "train"), batch, epoch)
         _check_fit(stacked, stream.pool, "training")
         measures = dict(metrics or {})
         parts: list[Evaluation] = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
+from varangian.batches import EpochEnds
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.graph import Graph
@@ -39,6 +40,8 @@ class human_activity:
     judge: JudgedOn = "same"
     """On the batch just trained on: there one's own loss is a little flattered, and this strictness pays where
     everybody's task differs a little."""
+    epoch: EpochEnds = "shortest"
+    """An epoch ends when the first agent is through its data, as in the authors' program, or when the last is."""
     epochs: int = 50
     max_rounds: int | None = None
     """Stop after this many rounds, whatever the epochs."""
@@ -71,10 +74,8 @@ class human_activity:
         # The last agent to turn Byzantine is never scarce: where only one is left, it has all its data (appendix B.2).
         order = byzantine_order(draws)[:-1]
         lots = draws.uniform("scarce", 0, 1)[order, 0]
-        # An epoch is one pass for everyone: who owns less sees a batch less often.
-        amount = torch.tensor([len(own) for own in train])
-        seen = amount / amount.max()
-        seen[order[lots.argsort()[: self.scarce]]] *= self.scarce_share
+        skip = torch.zeros(len(people))
+        skip[order[lots.argsort()[: self.scarce]]] = 1 - self.scarce_share
         with seeded(seed):
             model = nn.Linear(x.shape[1], 6)
         task = Task.supervised(
@@ -84,9 +85,10 @@ class human_activity:
             test=[(x[own], y[own]) for own in test],
             metrics={"accuracy": correct},
             batch=self.batch,
+            epoch=self.epoch,
             step_size=self.step_size,
             forgetting=self.forgetting,
-            skip=1 - seen,
+            skip=skip,
             judge=self.judge,
             watch_training=True,
         )
