@@ -29,7 +29,7 @@ class school:
 
     test_share: float = 0.25
     batch: int = 10
-    step_size: float = 0.01
+    step_size: float = 0.03
     forgetting: float = 0.05
     judge: JudgedOn = "next"
     """On the next batch: as with any linear regression, the batch just trained on flatters one's own model."""
