@@ -274,7 +274,8 @@ def another(value: Any) -> str:
         return "/".join(str(part / 2) for part in value)
     if isinstance(value, int | float):
         return str(value + 1 if isinstance(value, int) else value / 2)
-    return {None: "7", "random": "blocked", "same": "next", "next": "same", "adam": "sgd", "synthetic": "kaggle"}[value]
+    words = {"random": "blocked", "same": "next", "next": "same", "adam": "sgd", "synthetic": "kaggle"}
+    return {None: "7", "shortest": "longest", **words}[value]
 
 
 SETTINGS = [(name, field) for name, study in catalogue(studies).items() for field in settings_of(study())]
