@@ -653,3 +653,20 @@ def test_metrics_open_with_plain_xarray(run: tuple[Path, Said]) -> None:
     with xr.open_dataset(run[0] / "metrics.nc") as metrics:
         assert metrics["regret"].dims == ("cell", "seed", "round", "agent")
         assert metrics.attrs["study"] == "target-localization"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, really = [], Path.write_bytes
+
+    def until_full(path: Path, data: bytes) -> int:
+        if written:
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path)
+        return really(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    said = varangian_("run", *ONE, "--rule", "average", "--out", tmp_path / "run")
+    assert said.status == 1
+    assert "No space left" in said.err.splitlines()[-1] and "--resume" in said.err.splitlines()[-1]
+    assert len(list((tmp_path / "run" / ".unfinished").glob("alone*.nc"))) == 1

@@ -29,7 +29,7 @@ app.add_typer(data_app, name="data", help="Datasets: what there is, where it is,
 
 
 def main() -> None:
-    """Run the command line; bad input is one line and status 2, an interrupt is status 130."""
+    """Run the command line; bad input is one line and status 2, an interrupt is status 130, a full disk status 1."""
     try:
         # Typer returns the status of a command that was left early, by an interrupt too; else what it returned: None.
         sys.exit(app(standalone_mode=False))
@@ -37,6 +37,9 @@ def main() -> None:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except OSError as error:
+        hint = "what had finished is kept: make room and give the same command with --resume"
+        _fail(f"could not read or write: {error}; {hint}", status=1)
     except Exception as error:
         # Typer's own complaints (an unknown option, a missing argument) know how to show themselves.
         if hasattr(error, "format_message"):
@@ -44,10 +47,10 @@ def main() -> None:
         raise
 
 
-def _fail(line: str) -> None:
+def _fail(line: str, status: int = 2) -> None:
     if line.strip():  # without arguments, Typer has shown its help and has nothing to add
         print(f"varangian: {' '.join(line.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _show_version(wanted: bool) -> None:

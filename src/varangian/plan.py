@@ -156,7 +156,8 @@ def from_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a configuration file: {error}") from error
-    known = {"study": str, "rules": list, "attacks": list, "byzantine": list, "seeds": int, "rounds": int, "device": str, "dtype": str, "settings": dict}  # fmt: skip  # noqa: E501
+    known = {"study": str, "device": str, "dtype": str, "seeds": int, "rounds": int, "settings": dict}
+    known |= {"rules": list, "attacks": list, "byzantine": list}
     for name, value in stored.items():
         if name not in known:
             raise unknown(f"key in {path}:", name, known)

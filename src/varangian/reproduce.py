@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from varangian import results, sweep
+from varangian.batches import Batches
 from varangian.errors import unknown
 from varangian.plan import DEFAULT_RULES, Plan, plan_for
 from varangian.report.folder import write_folder
@@ -84,7 +85,10 @@ def _draw_samples(plan: Plan, folder: Path) -> None:
     from varangian.report.figures import save_figure
     from varangian.report.paper import sample_digits
 
-    pool = plan.study.scene(0).task.stream.pool  # type: ignore[attr-defined]
+    stream = plan.study.scene(0).task.stream
+    if not isinstance(stream, Batches):
+        return
+    pool = stream.pool
     half = pool.agents // 2
     sets = [(pool.x[pool.members[agent, :24], 0] * 255).byte().numpy() for agent in (0, half)]
     save_figure(sample_digits(sets, ["Group 1: MNIST", "Group 2"]), folder / "figures" / "figure-7")

@@ -107,13 +107,15 @@ def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
 
 def save(result: xr.Dataset, path: Path) -> None:
     """To one netCDF file, whole or not at all; compressed where h5netcdf is installed, else in the classic format."""
-    with whole(path) as file:
-        if find_spec("h5netcdf") is None or find_spec("h5py") is None:
-            result.to_netcdf(file, engine="scipy")
-            return
+    if find_spec("h5netcdf") is None or find_spec("h5py") is None:
+        stored = result.to_netcdf(engine="scipy")
+    else:
         large = [str(name) for name, array in result.data_vars.items() if array.size > 1000]
         compact = {name: {"zlib": True, "complevel": 1} for name in large}
-        result.to_netcdf(file, engine="h5netcdf", encoding=compact)
+        stored = result.to_netcdf(engine="h5netcdf", encoding=compact)
+    # Made in memory first: on a full disk HDF5 takes the whole process down, a plain write is a plain error.
+    with whole(path) as file:
+        file.write_bytes(stored)
 
 
 def load(path: Path | str, fingerprint: str | None = None) -> xr.Dataset:

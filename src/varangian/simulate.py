@@ -193,12 +193,12 @@ def simulate(
         raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
     folder = None if checkpoint is None else Path(checkpoint)
     parts: list[xr.Dataset] = []
-    scenes = [_scene(task, graph, seed) for seed in numbers[:1]]
-    together = seeds_at_once(scenes[0]) if len(numbers) > 1 else 1
+    opening = _scene(task, graph, numbers[0])
+    together = seeds_at_once(opening) if len(numbers) > 1 else 1
     for first in range(0, len(numbers), together):
         some = numbers[first : first + together]
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-        scenes = [_scene(task, graph, seed) for seed in some]
+        scenes = [opening if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
         place, number = chosen_device(device, scenes), chosen_dtype(dtype)
         world = prepare(scenes, some, byzantine, place, number)
         if resume and file and file.exists():

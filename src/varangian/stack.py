@@ -80,7 +80,7 @@ class Stacked:
             statistics=tuple(buffers),
             random=any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules()),
             normalises=any(isinstance(part, _NormBase) and not part.track_running_stats for part in module.modules()),
-            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),  # pyright: ignore
+            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         )
 
     @property

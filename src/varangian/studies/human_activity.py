@@ -17,7 +17,7 @@ from varangian.batches import EpochEnds
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.graph import Graph
-from varangian.studies.supervised import correct, limited, seeded
+from varangian.studies.supervised import check_settings, correct, limited, seeded
 from varangian.task import JudgedOn, Task
 from varangian.world import Scene, byzantine_order
 
@@ -53,12 +53,9 @@ class human_activity:
     by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.test_share < 1:
-            raise BadInput(f"test_share must lie between 0 and 1, but is {self.test_share}")
+        check_settings(self.test_share, self.batch, self.epochs)
         if not 0 < self.scarce_share <= 1:
             raise BadInput(f"scarce_share must be above 0 and at most 1, but is {self.scarce_share}")
-        if self.epochs < 1 or self.batch < 1:
-            raise BadInput(f"epochs and batch must be at least 1, but are {self.epochs} and {self.batch}")
 
     @property
     def rounds(self) -> int:

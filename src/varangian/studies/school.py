@@ -15,10 +15,9 @@ from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
 from varangian.draws import Draws
-from varangian.errors import BadInput
 from varangian.graph import Graph
 from varangian.model import Models
-from varangian.studies.supervised import limited, seeded
+from varangian.studies.supervised import check_settings, limited, seeded
 from varangian.task import Evaluation, JudgedOn, Task
 from varangian.world import Scene
 
@@ -44,10 +43,7 @@ class school:
     by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.test_share < 1:
-            raise BadInput(f"test_share must lie between 0 and 1, but is {self.test_share}")
-        if self.epochs < 1 or self.batch < 1:
-            raise BadInput(f"epochs and batch must be at least 1, but are {self.epochs} and {self.batch}")
+        check_settings(self.test_share, self.batch, self.epochs)
 
     @property
     def rounds(self) -> int:

@@ -26,6 +26,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def check_settings(test_share: float, batch: int, epochs: int) -> None:
+    """What cannot be a share, a batch or a number of epochs is named."""
+    if not 0 < test_share < 1:
+        raise BadInput(f"test_share must lie between 0 and 1, but is {test_share}")
+    if epochs < 1 or batch < 1:
+        raise BadInput(f"epochs and batch must be at least 1, but are {epochs} and {batch}")
+
+
 def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
     """How many rounds so many epochs are, or the limit on them."""
     if task.epoch is None:
