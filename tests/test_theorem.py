@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,8 +178,14 @@ def mean_heard(situation: Situation, adapted: Tensor, round: int) -> Tensor:
         risks = [float(risk(adapted[k], own))]
         for neighbour in situation.graph.neighbours(k):
             if neighbour in situation.byzantine:
-                edge = torch.tensor([neighbour]), torch.tensor([k])
-                view = View(round, adapted, adapted, liars, Draws.of(0, len(liars)), *edge)
+                view: Any = SimpleNamespace(
+                    round=round,
+                    adapted=adapted,
+                    byzantine=liars,
+                    draws=Draws.of(0, len(liars)),
+                    sender=torch.tensor([neighbour]),
+                    receiver=torch.tensor([k]),
+                )
                 ((message,), (silent,)), _ = situation.attack.send(view, ())
             else:
                 message, silent = adapted[neighbour], torch.tensor(False)

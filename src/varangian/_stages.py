@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from varangian.attacks.attack import Attack, View
+from varangian.attacks.attack import Attack, Insight, View
 from varangian.draws import Draws
 from varangian.graph import Graph
 from varangian.inbox import Inbox
 from varangian.messages import ToAll, ToEach, Wiring, deliver
 from varangian.model import Formula, Sample
 from varangian.rules.rule import Combined, Rule
+from varangian.truth import Truth
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
 """Another way to number the agents: number k goes to agent ORDER[k]."""
@@ -85,7 +86,23 @@ class Story:
         same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
         samples, nu, mu = {"next": next, "same": same}, own.new_full((agents, 1), 0.3), own.new_full((agents, 1), 0.1)
         previous, private = self.previous[round].clone(), len(rows) - agents
-        return Inbox(self.model, rows, source, heard, own, previous, samples, "next", nu, mu, self.dense, private)  # type: ignore[arg-type]
+        friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, 1, dtype=torch.bool)
+        truth = Truth(wiring.tables[0], own, *friends, lambda models: models.square().sum(1))
+        return Inbox(
+            self.model,
+            rows,
+            source,
+            heard,
+            own,
+            previous,
+            samples,
+            "next",
+            nu,
+            mu,
+            truth,
+            self.dense,
+            private,  # type: ignore[arg-type]
+        )
 
     def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:
         """Inbox, state before and outcome of every round."""
@@ -135,12 +152,26 @@ class Stage:
         wiring = Wiring.of(self.graph, self.lying, torch.device("cpu"))
         byzantine = self.lying.nonzero()[:, 0]
         state = attack.init(self.models[0, byzantine])
+        network = self.draws.seed.unique(return_inverse=True)[1]
         for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
             adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
-            view = View(round, adapted, previous, byzantine, draws, wiring.sender, wiring.receiver)
+            view = View(round, adapted, previous, byzantine, draws, wiring, network, self.insight(wiring, adapted))
             sent, after = attack.send(view, state)
             yield view, state, sent
             state = after
+
+    def insight(self, wiring: Wiring, adapted: Tensor) -> Insight:
+        """Agents who average what they hear and want to be at zero."""
+        model = Formula(adapted.shape[1], lambda theta, sample: (theta - sample[0]).square().sum(-1))
+        byzantine = self.lying.nonzero()[:, 0]
+
+        def foresee(sent: ToAll | ToEach, rule: Rule[Any] | None = None) -> Tensor:
+            rows, arrived, two_faced = deliver(adapted, sent, byzantine)
+            source = wiring.two_faced_sources[0] if two_faced else wiring.tables[0].senders
+            heard = (arrived[source] & wiring.tables[0].present).to(adapted.dtype)
+            return (heard[:, :, None] * rows[source]).sum(1) / heard.sum(1, keepdim=True)
+
+        return Insight(model, adapted, (adapted * 0.9,), lambda models: models.square().sum(1), foresee)
 
     def outcome(self, attack: Attack[Any]) -> list[Tensor]:
         """Each round's messages by sender, or by sender and receiver, the last column telling who is silent."""

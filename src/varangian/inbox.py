@@ -18,6 +18,7 @@ from torch.nn.functional import embedding, embedding_bag
 
 from varangian.model import Model, Models, Sample
 from varangian.task import JudgedOn
+from varangian.truth import Truth
 
 Table = Float[Tensor, "agent slot"]
 
@@ -43,6 +44,8 @@ class Inbox:
     judged_on: JudgedOn
     forgetting: float | Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
+    truth: Truth = field(repr=False)
+    """What no agent knows; only clairvoyant references look at it."""
     dense: bool = False
     private_rows: int = 0
     """How many of the rows, at the end, are messages for one edge only."""

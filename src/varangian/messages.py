@@ -39,6 +39,7 @@ class Wiring:
     """For each table, the (agent, slot) places, flattened, that hear a Byzantine sender."""
     sender: Int[Tensor, " edge"]
     receiver: Int[Tensor, " edge"]
+    normal: Bool[Tensor, " agent"]
 
     @staticmethod
     def of(graph: Graph, byzantine: Bool[Tensor, " agent"], device: torch.device) -> Wiring:
@@ -56,7 +57,15 @@ class Wiring:
             [p.to(device) for p in places],
             sender.to(device),
             receiver.to(device),
+            ~byzantine.to(device),
         )
+
+    @cached_property
+    def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
+        """Senders and receivers of the edges between normal agents, everyone's own included."""
+        sender, receiver = self.graph.senders.to(self.normal.device), self.graph.receivers.to(self.normal.device)
+        both = self.normal[sender] & self.normal[receiver]
+        return sender[both], receiver[both]
 
     @cached_property
     def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian import checkpoint as checkpoints
 from varangian import results
-from varangian.attacks.attack import Attack, View
+from varangian.attacks.attack import Attack, Insight, View
 from varangian.attacks.simple import silent
 from varangian.callbacks import Callback
 from varangian.carry import carried
@@ -29,14 +29,15 @@ from varangian.graph import Graph, TimeVarying
 from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
 from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver, finite_rows
-from varangian.model import Models, Sample
+from varangian.model import Models, Sample, own_loss
 from varangian.record import Recorder
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
 from varangian.state import Seen, State
 from varangian.studies.study import Study
 from varangian.task import Task
-from varangian.world import Byzantine, Scene, World, prepare
+from varangian.truth import Truth
+from varangian.world import Byzantine, Scene, World, poisoned, prepare
 
 
 def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
@@ -56,12 +57,12 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
 def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
     """One round, in the paper's order."""
     wiring = world.wiring(state.round)
+    memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
     adapted, optimiser = adapt(world, state)
-    sent, attack_state = lie(world, attack, state, adapted, wiring)
+    sent, attack_state = lie(world, rule, memory, attack, state, adapted, wiring)
     delivered = deliver(adapted[:, : world.model.shared], sent, world.byzantine)
     sample, fresh = next_sample(world, state)
     inboxes = open_inboxes(world, wiring, delivered, state, adapted, sample)
-    memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, adapted.dtype)
     models, weights, memory = combine(world, rule, memory, wiring, inboxes, adapted)
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
@@ -87,20 +88,39 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
 
 
 def lie(
-    world: World, attack: Attack[Any], state: State, adapted: Models, wiring: Wiring
+    world: World,
+    rule: Rule[Any],
+    memory: Sequence[Any],
+    attack: Attack[Any],
+    state: State,
+    adapted: Models,
+    wiring: Wiring,
 ) -> tuple[ToAll | ToEach | None, Any]:
     """What Byzantine agents send in place of their adapted models."""
     if not len(world.byzantine):
         return None, state.attack
     shared = world.model.shared
+
+    def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
+        delivered = deliver(adapted[:, :shared], sent, world.byzantine)
+        inboxes = open_inboxes(world, wiring, delivered, state, adapted, state.sample)
+        if other is None or other == rule:
+            return combine(world, rule, memory, wiring, inboxes, adapted)[0]
+        blank = [other.init(adapted.new_zeros(table.senders.shape)) for table in wiring.tables]
+        return combine(world, other, blank, wiring, inboxes, adapted)[0]
+
+    def last_loss(models: Models) -> Float[Tensor, " agent"]:
+        return own_loss(world.model, models, state.sample)
+
     view = View(
         round=state.round,
         adapted=adapted[:, :shared],
         previous=state.models[:, :shared],
         byzantine=world.byzantine,
         draws=world.byzantine_draws,
-        sender=wiring.sender,
-        receiver=wiring.receiver,
+        wiring=wiring,
+        network=world.network,
+        insight=Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee),
     )
     return attack.send(view, state.attack)
 
@@ -137,6 +157,7 @@ def open_inboxes(
             judged_on=world.task.judge,
             forgetting=of(world.forgetting),
             step_size=of(world.step_size_at(state.round)),
+            truth=Truth(table, adapted, world.group, world.is_normal, world.risk),
             dense=table.dense,
             private_rows=len(delivered.rows) - world.agents,
         )
@@ -223,6 +244,7 @@ def run(
     resume: bool = False,
 ) -> xr.Dataset:
     """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
+    world = poisoned(world, attack)
     saved = file and file.with_suffix(".checkpoint")
     mark = checkpoints.fingerprint(world, rule, attack, rounds)
     with torch.no_grad(), threads_for(world):

@@ -114,7 +114,7 @@ class Task:
     """Measured every `epoch` rounds."""
     epoch: int | None = None
     groups: Sequence[int] | None = None
-    """Which agents share a task, where that is known; nothing but pictures and tables looks at it."""
+    """Which agents share a task, where that is known; pictures, tables and clairvoyant references look at it."""
     together: bool = False
     """Several seeds may share one run: same model, and rounds so small that calls cost more than numbers."""
 

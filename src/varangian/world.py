@@ -9,12 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.attacks.attack import AnyAttack, Poisons
 from varangian.draws import Draws, ahead
 from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
 from varangian.task import PerAgent, Task, side_by_side
+from varangian.truth import Risk
 
 Byzantine = int | float | Sequence[int]
 """How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""
@@ -55,6 +57,19 @@ class World:
     forgetting: Float[Tensor, "agent 1"]
     skip: Float[Tensor, "agent 1"] | None
     start: Models
+    network: Int[Tensor, " agent"]
+    """Which of the networks side by side each agent belongs to."""
+    group: Int[Tensor, " agent"]
+    """Which task each agent has; one for all where nothing else is known."""
+
+    @property
+    def risk(self) -> Risk | None:
+        """How good models really are, where the task can tell."""
+        if self.task.exact is not None:
+            return lambda models: self.exact(models)["regret"]
+        if self.task.held_out is not None:
+            return lambda models: self.held_out(models)["test_loss"]
+        return None
 
     @property
     def agents(self) -> int:
@@ -114,7 +129,24 @@ def prepare(
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
         start=torch.cat([task.model.start(agents, dtype, device) for task in tasks]),
+        network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
+        group=torch.cat([torch.as_tensor(task.groups or [0] * agents) for task in tasks]).to(device),
     )
+
+
+def poisoned(world: World, attack: AnyAttack) -> World:
+    """The world as an attack on data leaves it: Byzantine agents' samples are what the attack makes of them."""
+    if not isinstance(attack, Poisons) or not len(world.byzantine):
+        return world
+    labels = world.sample(0)[-1]
+    count = 0 if labels.is_floating_point() else int(labels.max()) + 1
+
+    def sample(round: int) -> Sample:
+        clean = world.sample(round)
+        changed = attack.poison(tuple(part[world.byzantine] for part in clean), count)
+        return tuple(part.index_copy(0, world.byzantine, new) for part, new in zip(clean, changed, strict=True))
+
+    return replace(world, sample=sample)
 
 
 def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:

@@ -1,23 +1,44 @@
 """What an attack is: what Byzantine agents send instead of their adapted models.
 
 An attack is an immutable value with two pure functions. `init` makes its state; `send` sees what the threat model
-grants, and returns one message per Byzantine sender (`ToAll`) or one per edge (`ToEach`), and its next state. Nothing
-else in the engine knows who is Byzantine. `varangian.testing.check_attack` checks the contract.
+grants, and returns one message per Byzantine sender (`ToAll`) or one per edge (`ToEach`), and its next state. An attack
+on data has a third, `poison`, which changes the samples that Byzantine agents train on. Nothing else in the engine
+knows who is Byzantine. `varangian.testing.check_attack` checks the contract.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.draws import Draws
-from varangian.messages import ToAll, ToEach
+from varangian.messages import ToAll, ToEach, Wiring
+from varangian.model import Model, Models, Sample
+from varangian.rules.rule import Rule
+from varangian.truth import Risk
 
 State = TypeVar("State")
+
+
+@dataclass(frozen=True, eq=False)
+class Insight:
+    """What an omniscient adversary knows besides messages."""
+
+    model: Model
+    models: Models
+    """θ̂ of everyone, the parts that do not travel included."""
+    sample: Sample
+    """What each agent has just trained on."""
+    risk: Risk
+    """How good a model really is for each agent; its loss on the last sample where nothing better is known."""
+    foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
+    """The models that agents would combine if this were sent and they judged on the last sample: with the rule they
+    follow and what it remembers, or with another rule, which then remembers nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +53,25 @@ class View:
     byzantine: Int[Tensor, " byzantine"]
     draws: Draws
     """Of the Byzantine agents."""
-    sender: Int[Tensor, " edge"]
-    receiver: Int[Tensor, " edge"]
-    """The edges on which Byzantine agents send, in the order `ToEach` wants its rows."""
+    wiring: Wiring
+    network: Int[Tensor, " agent"]
+    """Which network an agent belongs to: several seeds' may run side by side, and know nothing of each other."""
+    insight: Insight
+
+    @property
+    def sender(self) -> Int[Tensor, " edge"]:
+        """Of the edges on which Byzantine agents send, in the order `ToEach` wants its rows."""
+        return self.wiring.sender
+
+    @property
+    def receiver(self) -> Int[Tensor, " edge"]:
+        """The hearing ends of these edges."""
+        return self.wiring.receiver
+
+    @property
+    def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
+        """Senders and receivers of the edges between normal agents, everyone's own included."""
+        return self.wiring.among_normal
 
     @property
     def own(self) -> Float[Tensor, "byzantine parameter"]:
@@ -58,6 +95,16 @@ class Attack(Protocol[State]):
         ...
 
     def send(self, view: View, state: State) -> tuple[ToAll | ToEach, State]: ...
+
+
+@runtime_checkable
+class Poisons(Protocol):
+    """An attack on data: its senders train as they should on samples that were tampered with."""
+
+    def poison(self, sample: Sample, labels: int) -> Sample:
+        """The sample that a Byzantine agent in that place would train on; `labels` is how many labels there are,
+        0 where targets are numbers."""
+        ...
 
 
 AnyAttack = Attack[Any]
