@@ -293,12 +293,14 @@ def seeds_at_once(scene: Scene) -> int:
 
 
 def _thinned(world: World, rounds: int, every: int | None) -> tuple[int, int]:
-    """Record every round, and some weights, where that stays a matter of megabytes."""
+    """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
+    loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
     numbers = world.agents * rounds
+    often = (world.task.epoch or 1) // 10 if world.model.parameters >= 10**5 else 1
     if every is not None and every < 1:
         raise BadInput(f"record_every must be at least 1, but is {every}")
     few = world.agents // len(world.seeds) <= 200 and isinstance(world.scenes[0].graph, Graph)
-    return every or max(1, numbers // 10**7), 20 if few else 0
+    return every or max(1, often, numbers // 10**7), 20 if few else 0
 
 
 class _CallableModule(ModuleType):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
+from varangian.cuda import forward_of
 from varangian.errors import BadInput, unknown
 from varangian.model import Models, Sample
 
@@ -125,7 +126,7 @@ class Stacked:
             if self.loss is nn.functional.cross_entropy and y.ndim == 2 and not y.is_floating_point():
                 return _cross_entropy(outputs, y)
             predicted = outputs.movedim(1, 2)
-        elif self._one_by_one(models):
+        elif self.convolves:
             predicted = torch.stack([self._predict_alone(row, everyone) for row in models])
         else:
             some = self._rows_at_once(everyone)
@@ -183,6 +184,8 @@ class Stacked:
         """One model by itself, images with channels last, which convolutions like best."""
         views = self._training_views(row) if module is self.training else self._views(row)
         images = {name: _channels_last(view) for name, view in views.items()}
+        if x.is_cuda and module is self.judging:
+            return forward_of(module)(images, _channels_last(x))
         predicted: Tensor = functional_call(module, images, (_channels_last(x),))
         return predicted
 

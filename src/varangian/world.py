@@ -10,11 +10,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian.attacks.attack import AnyAttack, Poisons
+from varangian.cuda import Replayed
 from varangian.draws import Draws, ahead
 from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
+from varangian.stack import Stacked
 from varangian.task import PerAgent, Task, side_by_side
 from varangian.truth import Risk
 
@@ -182,8 +184,10 @@ def _check_size(graph: Graph, agents: int) -> None:
 
 def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
     task = scene.task
+    replayed = device.type == "cuda" and isinstance(task.model, Stacked) and not task.model.random
     task = replace(
         task,
+        model=Replayed(task.model) if replayed else task.model,
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
         held_out=task.held_out and task.held_out.to(device),

@@ -1,0 +1,144 @@
+"""Making a GPU wait less: whole passes recorded once and replayed, and layers of a network fused.
+
+A pass over ten small networks is a few hundred kernels of some microseconds each; asking for them one by one takes
+longer than computing them. A CUDA graph asks once. What it replays is what was recorded, so the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from varangian.model import Model, Models, Sample
+
+Pass = Callable[..., Tensor]
+Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """A model whose passes are recorded as CUDA graphs at the first call for every shape, and replayed after."""
+
+    model: Model
+    _recorded: dict[Any, Recording] = field(default_factory=dict, repr=False)
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters
+
+    @property
+    def shared(self) -> int:
+        return self.model.shared
+
+    @property
+    def random(self) -> bool:
+        return self.model.random
+
+    def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
+        return self.model.start(agents, dtype, device)
+
+    def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
+        return self._replay(self.model.judge, models, sample)
+
+    def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
+        return self._replay(self.model.judge_all, models, sample)
+
+    def gradient(self, models: Models, sample: Sample) -> Models:
+        return self._replay(self.model.gradient, models, sample)
+
+    def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
+        return self.model.settle(stepped, before, sample)
+
+    def _replay(self, function: Callable[[Tensor, Sample], Tensor], models: Tensor, sample: Sample) -> Tensor:
+        if torch.is_grad_enabled():  # whoever wants gradients through a pass needs the pass itself
+            return function(models, sample)
+        given = (models, *sample)
+        key = (function.__name__, *((part.shape, part.dtype) for part in given))
+        if key not in self._recorded:
+            self._recorded[key] = Recording.of(lambda rows, *parts: function(rows, parts), given)
+        return self._recorded[key].replay(given)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One pass for one set of shapes: where its inputs are put, and where its result appears."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    result: Tensor
+
+    @staticmethod
+    def of(function: Pass, given: tuple[Tensor, ...]) -> Recording:
+        inputs = tuple(part.clone() for part in given)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # libraries choose their kernels now, which must not be recorded
+            for _ in range(3):
+                function(*inputs)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = function(*inputs)
+        return Recording(graph, inputs, result)
+
+    def replay(self, given: tuple[Tensor, ...]) -> Tensor:
+        for place, part in zip(self.inputs, given, strict=True):
+            place.copy_(part)
+        self.graph.replay()
+        return self.result.clone()
+
+
+def forward_of(module: nn.Module) -> Forward:
+    """A network's forward pass from given parameters; fused on a GPU where it is made of torch's own layers.
+
+    Compiling takes seconds, so one result serves all networks of the same layers. Only torch's layers tell by their
+    description all that they compute; networks with layers of one's own are run as they are.
+    """
+    if all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules()):
+        return _fused(repr(module), _Same(module))
+    return lambda views, x: functional_call(module, views, (x,))
+
+
+class _Same:
+    """A module that is equal to every other: the description beside it is what tells them apart."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=16)
+def _fused(description: str, holder: _Same) -> Forward:
+    module = holder.module
+
+    def plain(views: dict[str, Tensor], x: Tensor) -> Tensor:
+        predicted: Tensor = functional_call(module, views, (x,))
+        return predicted
+
+    compiled = torch.compile(plain, dynamic=False)
+    usable = True
+
+    def forward(views: dict[str, Tensor], x: Tensor) -> Tensor:
+        nonlocal usable
+        if usable:
+            try:
+                return compiled(views, x)
+            except Exception as error:  # a missing compiler must not end a run that can do without
+                usable = False
+                warnings.warn(f"layers are not fused, which makes judging slower: {error}", stacklevel=2)
+        return plain(views, x)
+
+    return forward
