@@ -42,6 +42,10 @@ class Pool:
     def agents(self) -> int:
         return len(self.members)
 
+    def first(self, items: int) -> Pool:
+        """The same pool, of which each agent owns the first so many of its items at most."""
+        return replace(self, members=self.members[:, :items], counts=self.counts.clamp(max=items))
+
     @staticmethod
     def of(x: Tensor, y: Tensor, members: Sequence[Tensor]) -> Pool:
         """A pool in which agent k owns the items numbered members[k]."""
@@ -98,8 +102,11 @@ class Batches:
     rounds_per_pass: int
 
     @staticmethod
-    def of(pool: Pool, batch: int, epoch: EpochEnds = "longest") -> Batches:
-        """An epoch ends when the agent with most data, or the one with fewest, has seen all of it."""
+    def of(pool: Pool, batch: int, epoch: EpochEnds | int = "longest") -> Batches:
+        """An epoch ends when the agent with most data, or the one with fewest, has seen all of it, or after so many
+        rounds."""
+        if isinstance(epoch, int):
+            return Batches(pool, batch, epoch)
         last = pool.counts.max() if epoch == "longest" else pool.counts.min()
         return Batches(pool, batch, -(-int(last) // batch))
 

@@ -145,12 +145,12 @@ class Task:
     def supervised(
         model: nn.Module,
         loss: Loss,
-        train: Sequence[Items],
+        train: Sequence[Items] | Pool,
         *,
-        test: Sequence[Items] | None = None,
+        test: Sequence[Items] | Pool | None = None,
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         batch: int = 10,
-        epoch: EpochEnds = "longest",
+        epoch: EpochEnds | int = "longest",
         share: Sequence[str] | None = None,
         step_size: PerAgent = 0.1,
         forgetting: PerAgent = 0.1,
@@ -159,16 +159,17 @@ class Task:
         optimiser: Optimiser | None = None,
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[int] | None = None,
-        watch_training: bool = False,
+        watch_training: bool | int = False,
     ) -> Task:
         """A task from any module, any loss and any data.
 
         `train` and `test` hold one item an agent: a pair of tensors (inputs, targets) or a map-style Dataset of such
-        pairs; amounts may differ. `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to
-        functions of (predictions, targets) with one value a sample, averaged over each agent's test items after every
-        epoch, and over its training items too with `watch_training`. An epoch ends with the longest pass through an
-        agent's data, or with the shortest. `share` names the parameters that travel (all unless given). The rest are
-        `Task`'s own fields.
+        pairs; amounts may differ. Agents who draw from the same data share a `Pool` without copying it.
+        `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to functions of (predictions,
+        targets) with one value a sample, averaged over each agent's test items after every epoch, and over its
+        training items too with `watch_training`, or over so many of them. An epoch ends with the longest pass through
+        an agent's data, with the shortest, or after so many rounds. `share` names the parameters that travel (all
+        unless given). The rest are `Task`'s own fields.
 
         >>> data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(4)]
         >>> task = Task.supervised(nn.Linear(3, 1), nn.functional.mse_loss, data, batch=5, step_size=0.05)
@@ -177,19 +178,22 @@ class Task:
         """
         if batch < 1:
             raise BadInput(f"a batch needs at least one sample, not {batch}")
+        if isinstance(epoch, int) and epoch < 1:
+            raise BadInput(f"an epoch needs at least one round, not {epoch}")
         stacked = Stacked.of(model, loss, share)
-        stream = Batches.of(gathered(train, "train"), batch, epoch)
+        stream = Batches.of(_pool(train, "train"), batch, epoch)
         _check_fit(stacked, stream.pool, "training")
         measures = dict(metrics or {})
         parts: list[Evaluation] = []
         if test is not None:
-            if len(test) != stream.agents:
-                raise BadInput(f"there is training data for {stream.agents} agents and test data for {len(test)}")
-            held_out = gathered(test, "test")
+            held_out = _pool(test, "test")
+            if held_out.agents != stream.agents:
+                raise BadInput(f"there is training data for {stream.agents} agents and test data for {held_out.agents}")
             _check_fit(stacked, held_out, "test")
             parts.append(HeldOut(stacked, held_out, measures))
         if watch_training:
-            parts.append(HeldOut(stacked, stream.pool, measures, loss_name="train_loss", prefix="train_"))
+            watched = stream.pool if watch_training is True else stream.pool.first(watch_training)
+            parts.append(HeldOut(stacked, watched, measures, loss_name="train_loss", prefix="train_"))
         return Task(
             model=stacked,
             stream=stream,
@@ -203,6 +207,10 @@ class Task:
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
+
+
+def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:
+    return data if isinstance(data, Pool) else gathered(data, what)
 
 
 def _check_fit(model: Stacked, pool: Pool, what: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
+from varangian.batches import Pool
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.graph import Graph
@@ -34,9 +35,9 @@ class digits:
     """What the second five read: our own rendering, MNIST-M in grey, or the paper's set from Kaggle."""
     agents_per_group: int = 5
     most: int = 2000
-    """Training images each agent owns, and the one with most sees in an epoch …"""
+    """Training images that an agent is fed in an epoch, drawn anew from its group's data: the one with most …"""
     fewest: int = 200
-    """… while the one with fewest is fed this many of them, drawn anew each epoch; the others lie evenly between."""
+    """… and the one with fewest; the others lie evenly between."""
     test_images: int = 400
     batch: int = 64
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -72,28 +73,25 @@ class digits:
         groups = [0] * each + [1] * each
         draws = Draws.of(seed, len(groups))
         amounts = self._amounts(draws, groups)
-        train, test = [], []
-        for group, read in enumerate((data.mnist, _GROUP_TWO[self.group2])):
-            x, y, test_x, test_y = _images(read)
-            first = draws.take(torch.tensor([group * each]))
-            train += [(x[part], y[part]) for part in _dealt(len(x), [self.most] * each, first)]
-            test += [(test_x[part], test_y[part]) for part in _dealt(len(test_x), [self.test_images] * each, first)]
+        sets = [_images(read) for read in (data.mnist, _GROUP_TWO[self.group2])]
+        first = draws.take(torch.tensor([0, each]))
         with seeded(seed):
             model = cnn()
         task = Task.supervised(
             model,
             nn.functional.cross_entropy,
-            train,
-            test=test,
+            _shared([(x, y) for x, y, _, _ in sets], each),
+            test=_dealt([(x, y) for _, _, x, y in sets], [self.test_images] * each, first),
             metrics={"accuracy": correct},
             batch=self.batch,
             step_size=self.step_size,
             forgetting=self.forgetting,
+            epoch=-(-self.most // self.batch),
             skip=1 - amounts / self.most,
             judge=self.judge,
             optimiser=adam() if self.optimiser == "adam" else sgd(),
             groups=groups,
-            watch_training=True,
+            watch_training=self.test_images,
         )
         return Scene(task, Graph.complete(len(groups)), byzantine_by_group=True)
 
@@ -148,9 +146,19 @@ def _images(read: Callable[[], data.Digits]) -> tuple[Tensor, Tensor, Tensor, Te
     return scaled(found.train_images), labels[0], scaled(found.test_images), labels[1]
 
 
-def _dealt(items: int, amounts: list[int], draws: Draws) -> list[Int[Tensor, " part"]]:
-    """Deal so many items to each agent, nothing twice, in an order drawn by seed."""
-    if sum(amounts) > items:
-        raise BadInput(f"{sum(amounts)} images are wanted, but there are {items}; lower most or test_images")
-    order = draws.uniform(f"deal {items}", 0, items, torch.float64)[0].argsort()
-    return list(order[: sum(amounts)].split(amounts))
+def _shared(sets: list[tuple[Tensor, Tensor]], each: int) -> Pool:
+    """All training images of a group for each of its agents."""
+    start = torch.tensor([0, len(sets[0][0])])
+    members = [begin + torch.arange(len(x)) for begin, (x, _) in zip(start, sets, strict=True) for _ in range(each)]
+    return Pool.of(torch.cat([x for x, _ in sets]), torch.cat([y for _, y in sets]), members)
+
+
+def _dealt(sets: list[tuple[Tensor, Tensor]], amounts: list[int], first: Draws) -> list[tuple[Tensor, Tensor]]:
+    """So many of a group's images to each of its agents, nothing twice, in an order drawn by seed."""
+    hands: list[tuple[Tensor, Tensor]] = []
+    for group, (x, y) in enumerate(sets):
+        if sum(amounts) > len(x):
+            raise BadInput(f"{sum(amounts)} test images are wanted, but there are {len(x)}; lower test_images")
+        order = first.uniform(f"deal {len(x)}", 0, len(x), torch.float64)[group].argsort()
+        hands += [(x[part], y[part]) for part in order[: sum(amounts)].split(amounts)]
+    return hands
