@@ -25,6 +25,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.report
 
 clean:
 	rm -rf $(VENV) runs

@@ -113,7 +113,7 @@ def test_a_run_writes_what_is_promised(run: tuple[Path, Said]) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     assert {path.stem for path in (folder / "figures").glob("*.pdf")} == {path.stem for path in pictures}
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == len(pictures)
+    assert '<script type="application/json" id="data">' in page
     assert "loss-based:keep=all" in page and "3 Byzantine: silent" in page
     assert not re.search(r'(src|href)="(?!data:)', page), "the page must be readable offline"
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from varangian import __version__
+from varangian.commands.listing import listing
+from varangian.commands.shared import Byzantine, Data, Quiet, Settings, What
+from varangian.commands.shared import pair as _pair
+from varangian.commands.tournament import tournament
 from varangian.data.commands import app as data_app
 from varangian.errors import BadInput
 
@@ -67,13 +69,6 @@ def _top(
 ) -> None: ...
 
 
-What = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY|FILE.toml",
-        help="A study (see `varangian studies`), or a configuration file such as a run folder's config.toml.",
-    ),
-]
 Rules = Annotated[
     list[str] | None,
     typer.Option("--rule", help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat to compare."),
@@ -86,18 +81,8 @@ Attacks = Annotated[
         "Repeat to compare.",
     ),
 ]
-Byzantine = Annotated[
-    list[str] | None,
-    typer.Option(help="How many agents are Byzantine: a number, a share (0.2) or which (3,5,8). Repeat to compare."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the study, such as `agents=1000`. Repeat."),
-]
-Data = Annotated[Path | None, typer.Option(help="Where to look for data before the cache; the same as VARANGIAN_DATA.")]
 Out = Annotated[Path | None, typer.Option(help="The run folder: configuration, metrics, summary, figures, report.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run in --out stopped.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command()
@@ -114,6 +99,11 @@ def run(
     data: Data = None,
     out: Out = None,
     resume: Resume = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the report on this machine while the run goes on.")
+    ] = False,
+    live_port: Annotated[int | None, typer.Option(help="Where to serve it; a free port unless given.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write --out/tensorboard too.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
@@ -126,6 +116,8 @@ def run(
     """
     if resume and out is None:
         raise BadInput("--resume needs --out, the folder of the run to go on with")
+    if tensorboard and out is None:
+        raise BadInput("--tensorboard needs --out, the folder to write to")
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
     from varangian.plan import check, from_toml, plan_for, read_byzantine
@@ -145,7 +137,7 @@ def run(
     plan = plan_for(**stored)
     check(plan)
     try:
-        _run(plan, out, resume, quiet)
+        _run(plan, out, resume, quiet, live_port or 0 if live or live_port is not None else None, tensorboard)
     except KeyboardInterrupt:
         again = ["varangian", "run", f"{out}/config.toml", "--resume", "--out", str(out)]
         again += ["--data", str(data)] if data is not None else []
@@ -156,22 +148,30 @@ def run(
         raise
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise BadInput(f"--set takes key=value, but got {text!r}")
-    return key.strip(), value.strip()
-
-
-def _run(plan: Any, out: Path | None, resume: bool, quiet: bool) -> None:
+def _run(plan: Any, out: Path | None, resume: bool, quiet: bool, port: int | None, tensorboard: bool) -> None:
     from varangian import sweep
     from varangian.report.folder import write_folder
     from varangian.report.table import print_table
 
-    if out is not None:
-        sweep.open_folder(out, plan, resume)
-    with _progress(len(sweep.cells(plan)) * plan.seeds * plan.study.rounds, quiet) as (begin, advance):
-        metrics = sweep.sweep(plan, out, resume=resume, begin=begin, advance=advance)
+    with ExitStack() as stack:
+        watchers: list[sweep.Watcher] = []
+        if tensorboard and out is not None:
+            from varangian.report.tensorboard import TensorBoard
+
+            watchers.append(TensorBoard(out / "tensorboard"))
+        if port is not None:
+            from varangian.live import Live
+
+            watchers.append(live := stack.enter_context(Live(plan, port)))
+        if out is not None:
+            sweep.open_folder(out, plan, resume)
+        if port is not None:
+            print(f"Follow the run at {live.url}", file=sys.stderr, flush=True)
+        if not quiet:
+            from varangian.report.terminal import Terminal
+
+            watchers.append(stack.enter_context(Terminal(plan)))
+        metrics = sweep.sweep(plan, out, resume=resume, watchers=watchers)
     rows = list(sweep.summary_rows(metrics))
     if not quiet:
         print_table(metrics, rows)
@@ -180,23 +180,6 @@ def _run(plan: Any, out: Path | None, resume: bool, quiet: bool) -> None:
         sweep.close_folder(out)
         if not quiet:
             print(f"Written to {out}: config.toml, metrics.nc, summary.csv, figures/, report.html")
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[tuple[Any, Any]]:
-    """A bar on a terminal, a line a cell elsewhere, nothing when quiet."""
-    if quiet:
-        yield (lambda cell: None), (lambda rounds: None)
-    elif not sys.stderr.isatty():
-        yield (lambda cell: print(f"{cell} …", file=sys.stderr, flush=True)), (lambda rounds: None)
-    else:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield (lambda cell: bar.update(task, description=str(cell))), (lambda rounds: bar.advance(task, rounds))
 
 
 @app.command()
@@ -224,6 +207,7 @@ def reproduce(
     from varangian import reproduce as paper
     from varangian import sweep
     from varangian.plan import check
+    from varangian.report.terminal import Terminal
 
     wanted = studies or ["all"]
     names = [name for asked in wanted for name in (paper.PAPER if asked == "all" else (asked,))]
@@ -233,8 +217,8 @@ def reproduce(
     rows: list[dict[str, Any]] = []
     for plan in plans:
         folder = out / plan.study.name
-        with _progress(len(sweep.cells(plan)) * plan.seeds * plan.study.rounds, quiet) as (begin, advance):
-            metrics = paper.reproduce(plan, folder, begin=begin, advance=advance)
+        with nullcontext() if quiet else Terminal(plan) as terminal:
+            metrics = paper.reproduce(plan, folder, watchers=[] if terminal is None else [terminal])
         rows += paper.comparison(metrics)
         if not quiet:
             from varangian.report.table import print_table
@@ -246,25 +230,27 @@ def reproduce(
         print(f"Ours beside the published numbers: {out}/table.md")
 
 
-def _listing(room: Any, as_json: bool) -> None:
-    from varangian.naming import catalogue, first_line
+app.command()(tournament)
 
-    offered = {name: first_line(value) for name, value in sorted(catalogue(room).items())}
-    if as_json:
-        print(json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
-        return
-    if not sys.stdout.isatty():
-        width = max(map(len, offered))
-        print("\n".join(f"{name:<{width}}  {text}" for name, text in offered.items()))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, text in offered.items():
-        table.add_row(Text(name, "bold"), Text(text))  # not markup: [low, high] is no style
-    Console().print(table)
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run folders, or folders of summary tables.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html of a single folder.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make the report of a run again from what its folder holds, or one that compares several runs.
+
+    Nothing is computed anew. Of folders that hold only tables, such as summary.csv, the report shows what these allow.
+
+        varangian report runs/first runs/second --out both.html
+    """
+    from varangian.report.folder import report as make
+
+    written = make(folders, out)
+    if not quiet:
+        more = f" and {len(written) - 1} figures" if len(written) > 1 else ""
+        print(f"Written: {written[0]}{more}")
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
@@ -275,7 +261,7 @@ def rules(json: AsJson = False) -> None:
     """How agents combine what they hear: the rules there are."""
     from varangian import rules as room
 
-    _listing(room, json)
+    listing(room, json)
 
 
 @app.command()
@@ -283,7 +269,7 @@ def attacks(json: AsJson = False) -> None:
     """What Byzantine agents send: the attacks there are."""
     from varangian import attacks as room
 
-    _listing(room, json)
+    listing(room, json)
 
 
 @app.command()
@@ -291,7 +277,7 @@ def studies(json: AsJson = False) -> None:
     """What agents learn, and on which network: the studies there are."""
     from varangian import studies as room
 
-    _listing(room, json)
+    listing(room, json)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.messages import Wiring
 from varangian.model import own_loss
 from varangian.state import Seen, State
 from varangian.world import World
@@ -31,14 +30,9 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
             for weights, lying in zip(seen.weights, seen.wiring.lying, strict=True)
             if weights is not None
         ]
-        to_liars, kept = of_tables[0] if len(of_tables) == 1 else _in_order(of_tables, seen.wiring)
+        to_liars, kept = seen.wiring.everyones([of_table.T for of_table in of_tables]).unbind(1)
         measured |= {"byzantine_weight": to_liars, "kept": kept}
     return measured
-
-
-def _in_order(of_tables: Sequence[Float[Tensor, "metric some"]], wiring: Wiring) -> Float[Tensor, "metric agent"]:
-    order = torch.cat([table.receivers for table in wiring.tables])
-    return torch.cat(list(of_tables), dim=1)[:, order.argsort()]
 
 
 @dataclass
@@ -70,7 +64,8 @@ class Recorder:
             _append(self.held_out, world.held_out(state.models))
         if self.snapshots and len(seen.weights) == 1 and seen.weights[0] is not None:
             apart = max(1, rounds // self.snapshots)
-            if done == 1 or done % apart == 0 or done == rounds:
+            early = done < apart and done & (done - 1) == 0  # powers of two: who is worth trusting is found out early
+            if early or done % apart == 0 or done == rounds:
                 self.weight_rounds.append(done)
                 self.weights.append(seen.weights[0])
 

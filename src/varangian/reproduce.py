@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,12 @@ def reproduce(
     plan: Plan,
     folder: Path,
     *,
-    begin: Callable[[sweep.Cell], object] = lambda cell: None,
-    advance: Callable[[int], object] = lambda rounds: None,
+    watchers: Sequence[sweep.Watcher] = (),
 ) -> xr.Dataset:
     """Run a study into its folder, going on where an earlier try stopped, and draw its figures."""
     resume = (folder / sweep.UNFINISHED).exists()
     sweep.open_folder(folder, plan, resume)
-    metrics = sweep.sweep(plan, folder, resume=resume, begin=begin, advance=advance)
+    metrics = sweep.sweep(plan, folder, resume=resume, watchers=watchers)
     write_folder(metrics, folder)
     draw_paper_figures(metrics, folder)
     if plan.study.name == "digits":

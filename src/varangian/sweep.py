@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xarray as xr
 
 from varangian import results
-from varangian.callbacks import Progress
+from varangian.callbacks import Callback, Progress
 from varangian.errors import BadInput
 from varangian.plan import Plan, as_toml, from_toml
 from varangian.record import Recorder
@@ -36,7 +36,8 @@ class Cell:
     byzantine: Byzantine
 
     def __str__(self) -> str:
-        return f"{self.rule}, {count_of(self.byzantine)} Byzantine" + (f": {self.attack}" if self.byzantine else "")
+        attack = f": {self.attack}" if self.byzantine and self.attack else ""
+        return f"{self.rule}, {count_of(self.byzantine)} Byzantine{attack}"
 
     @property
     def key(self) -> str:
@@ -66,6 +67,18 @@ class SeedsProgress(Progress):
         self.advance(len(world.seeds))
 
 
+class Watcher(Protocol):
+    """Follows a sweep from cell to cell."""
+
+    def begin(self, cell: Cell) -> Sequence[Callback]:
+        """A cell begins; returns who watches its rounds."""
+        ...
+
+    def finish(self, cell: Cell, result: xr.Dataset) -> None:
+        """A cell is done: just run, or found finished."""
+        ...
+
+
 def sweep(
     plan: Plan,
     folder: Path | None,
@@ -73,19 +86,30 @@ def sweep(
     resume: bool = False,
     begin: Callable[[Cell], object] = lambda cell: None,
     advance: Callable[[int], object] = lambda rounds: None,
+    watchers: Sequence[Watcher] = (),
 ) -> xr.Dataset:
     """Run all cells, keeping finished ones in the folder as they finish; the result has a dimension `cell`."""
     done: dict[str, xr.Dataset] = {}
     for cell in cells(plan):
         begin(cell)
+        callbacks = [callback for watcher in watchers for callback in watcher.begin(cell)]
         if cell.key not in done:
-            done[cell.key] = _run(plan, cell, folder and folder / UNFINISHED, resume, advance)
+            done[cell.key] = _run(plan, cell, folder and folder / UNFINISHED, resume, advance, callbacks)
         else:
             advance(plan.study.rounds * plan.seeds)
+        for watcher in watchers:
+            watcher.finish(cell, done[cell.key])
     return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
 
 
-def _run(plan: Plan, cell: Cell, folder: Path | None, resume: bool, advance: Callable[[int], object]) -> xr.Dataset:
+def _run(
+    plan: Plan,
+    cell: Cell,
+    folder: Path | None,
+    resume: bool,
+    advance: Callable[[int], object],
+    callbacks: Sequence[Callback],
+) -> xr.Dataset:
     finished = folder and folder / f"{cell.key}.nc"
     if resume and finished and finished.exists():
         advance(plan.study.rounds * plan.seeds)
@@ -100,7 +124,7 @@ def _run(plan: Plan, cell: Cell, folder: Path | None, resume: bool, advance: Cal
         dtype=plan.dtype,
         checkpoint=folder and folder / cell.key,
         resume=resume,
-        callbacks=[SeedsProgress(advance)],
+        callbacks=[SeedsProgress(advance), *callbacks],
     )
     if folder and finished:
         results.save(result, finished)
@@ -184,7 +208,8 @@ def _is_plan(config: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier run left, so that nothing of it can be taken for the new one's."""
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    for made in (UNFINISHED, "tensorboard"):
+        shutil.rmtree(folder / made, ignore_errors=True)
     figures = [path for kind in ("png", "pdf") for path in (folder / "figures").glob(f"*.{kind}")]
     for path in (*(folder / name for name in ("metrics.nc", "summary.csv", "report.html")), *figures):
         path.unlink(missing_ok=True)

@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from varangian.results import UNWEIGHED, Array, higher_is_better
+from varangian.report.spread import (
+    PAPER,
+    Look,
+    is_logarithmic,
+    looks_of,
+    smoothed_rounds,
+    smoothing_window,
+    spread,
+    time_of,
+)
+from varangian.results import Array
 
 LABELS = {
     "loss": r"Loss $\ell(\theta_k;\,\xi_k)$",
@@ -22,26 +32,6 @@ LABELS = {
     "byzantine_weight": r"Weight on Byzantine $\Sigma_{\ell \in \mathcal{B}}\; a_{\ell k}$",
     "kept": "Neighbours kept",
 }
-POINTS = 500
-"""As many of a long run's rounds are drawn: more than a panel has room for."""
-
-Look = tuple[str, Any]
-PAPER: dict[str, Look] = {
-    "loss-based": ("#0072B2", "-"),
-    "distance-based": ("#E69F00", (0, (5, 1.5))),
-    "average": ("#009E73", (0, (3, 1.2, 1, 1.2))),
-    "alone": ("#000000", (0, (1, 1.2))),
-}
-"""The paper's rules look the same in every study: Okabe and Ito's colours, told apart by colour-blind readers too."""
-OTHERS: tuple[Look, ...] = (
-    ("#D55E00", (0, (7, 2))),
-    ("#CC79A7", (0, (4, 1.2, 1, 1.2, 1, 1.2))),
-    ("#56B4E9", "-"),
-    ("#8A6D00", (0, (2, 1))),
-    ("#7F7F7F", (0, (6, 1.5, 2, 1.5))),
-    ("#882255", (0, (9, 1.5, 1, 1.5))),
-)
-"""What the rest look like, in the order in which they were run. Okabe and Ito's yellow is too faint for a line."""
 
 
 class Panel(NamedTuple):
@@ -112,72 +102,12 @@ def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
     return panels
 
 
-def looks_of(metrics: xr.Dataset) -> dict[str, Look]:
-    """The colour and line style of each rule: the same in all figures of a run."""
-    rules = list(dict.fromkeys(str(rule) for rule in metrics["rule"].values))
-    others = [rule for rule in rules if rule not in PAPER]
-    return {rule: PAPER[rule] if rule in PAPER else OTHERS[others.index(rule) % len(OTHERS)] for rule in rules}
-
-
-def spread(run: xr.Dataset, metric: str, group: object = None) -> xr.Dataset:
-    """`mean`, `low` and `high` over the normal agents of one cell (and group), at up to 500 rounds or epochs.
-
-    The mean over agents and seeds, and the least and the greatest agent averaged over seeds. Rounds at which nothing
-    is known are left out.
-    """
-    values = run[metric].astype(float).where(~run["byzantine_agent"].astype(bool))
-    if group is not None:
-        values = values.where(run["group"] == group)
-    time = time_of(values)
-    values = trailing_mean(values, time, smoothing_window(run, metric))
-    low, high = values.min("agent").mean("seed"), values.max("agent").mean("seed")
-    return xr.Dataset({"mean": values.mean(("seed", "agent")), "low": low, "high": high}).dropna(time)
-
-
-def time_of(values: xr.DataArray) -> str:
-    """The dimension along which a metric was measured."""
-    return "epoch" if "epoch" in values.dims else "round"
-
-
-def smoothing_window(metrics: xr.Dataset, metric: str) -> int:
-    """Over how many records a metric is averaged before it is drawn: a fiftieth of a stream, which is noisy."""
-    return max(1, metrics.sizes["round"] // 50) if "round" in metrics[metric].dims else 1
-
-
-def trailing_mean(values: xr.DataArray, time: str, window: int) -> xr.DataArray:
-    """Each agent's mean over the last `window` records, at up to 500 of them, the first and the last included.
-
-    Sums are taken anew for every point: with running ones a single huge value would drown all that follow.
-    """
-    length = values.sizes[time]
-    ends = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
-    drawn = values.isel({time: ends}).transpose(time, ...)
-    if window == 1:
-        return drawn
-    every = values.transpose(time, ...).values
-    known = ~np.isnan(every)
-    filled = np.where(known, every, 0.0)
-    sums, counts = np.zeros((2, *drawn.shape))
-    for point, end in enumerate(ends):
-        last = slice(max(0, end - window + 1), end + 1)
-        sums[point], counts[point] = filled[last].sum(0), known[last].sum(0)
-    return drawn.copy(data=np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
-
-
-def is_logarithmic(metric: str) -> bool:
-    """Losses, errors and regret fall by orders of magnitude; shares and counts do not."""
-    return not higher_is_better(metric) and metric not in UNWEIGHED
-
-
 def label_of(metrics: xr.Dataset, metric: str) -> str:
     """What the y axis says, the moving mean included where there is one."""
     label = LABELS.get(metric, metric.replace("_", " ").capitalize())
-    window = smoothing_window(metrics, metric)
-    if window == 1:
+    if smoothing_window(metrics, metric) == 1:
         return label
-    rounds = metrics["round"].values
-    apart = round((int(rounds[-1]) - int(rounds[0])) / max(1, len(rounds) - 1))
-    return f"{label}\nmoving mean over {window * apart} rounds"
+    return f"{label}\nmoving mean over {smoothed_rounds(metrics, metric)} rounds"
 
 
 def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:

@@ -22,6 +22,7 @@ from PIL import Image
 
 from varangian.errors import BadInput
 from varangian.report.curve_figure import curves
+from varangian.report.spread import BYZANTINE, GROUPS
 from varangian.results import Array
 
 __all__ = ["curves", "draw_figures", "network"]
@@ -29,9 +30,6 @@ __all__ = ["curves", "draw_figures", "network"]
 
 WORTH_SEEING = ("regret", "test_loss", "accuracy", "byzantine_weight")
 """Metrics drawn beside the study's own."""
-GROUPS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#8C8C8C", "#000000")
-"""Okabe and Ito's colours, told apart by colour-blind readers too, less the one kept for the Byzantine."""
-BYZANTINE = "#D55E00"
 EDGE, INK = "#B8B8B8", "#333333"
 CROWD = 5000
 """Of more edges than these none can be followed by eye."""

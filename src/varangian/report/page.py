@@ -1,62 +1,109 @@
-"""One self-contained page about a run: table and figures, readable offline, in light and dark."""
+"""One self-contained page about runs: readable offline, in light and dark, with nothing to load and nothing sent."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
-import xarray as xr
+from varangian import __version__
+from varangian.files import whole
+from varangian.report.pack import deflated, packed
+from varangian.report.payload import page_tree
+from varangian.report.source import Run
 
-from varangian.report.table import headline, seeds_of, table
+SCRIPTS = (
+    "unpack.js",
+    "page.js",
+    "summary.js",
+    "curves.js",
+    "trust.js",
+    "network.js",
+    "matrix.js",
+    "agents.js",
+    "main.js",
+)
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 1.5rem 0; }
-img { max-width: 100%; background: white; border-radius: 6px; }
-code { background: #8882; padding: .1rem .3rem; border-radius: 4px; }
-"""
+
+def write_page(runs: Sequence[Run], path: Path) -> None:
+    """Write the page about these runs, whole or not at all."""
+    with whole(path) as file:
+        # Folders may have names that are no text; they are shown with a mark in place of what is not.
+        file.write_bytes(page(page_tree(runs)).encode("utf-8", errors="replace"))
 
 
-def write_page(metrics: xr.Dataset, rows: Sequence[dict[str, Any]], figures: Sequence[Path], path: Path) -> None:
-    """Write `report.html`: what ran, the table, the figures."""
-    metric = headline(rows)
-    heads, cells, best = table(rows, metric)
-    study = escape(metrics.attrs["study"])
-    body = [
-        f"<h1>{study}</h1>",
-        f"<p>{seeds_of(metrics)}, {int(metrics['round'][-1])} rounds, {metrics.sizes['agent']} agents. "
-        f"Run it again: <code>varangian run {escape(str(path.parent / 'config.toml'))}</code></p>",
-        f"<h2>{escape(metric)} at the end</h2>",
-        "<p>Mean over normal agents ± standard error over seeds (worst agent); best of each column in bold.</p>",
-        "<table><thead><tr>"
-        + "".join(f"<th>{escape(head)}</th>" for head in ["rule", *heads])
-        + "</tr></thead><tbody>",
-        *(_line(i, line, best) for i, line in enumerate(cells)),
-        "</tbody></table>",
-        *(_figure(figure) for figure in figures),
+def page(tree: dict[str, Any], live: bool = False) -> str:
+    """The page that shows a tree. A live one may ask where it came from for news; no other may ask anybody."""
+    code = "(() => {\n'use strict';\n" + "\n".join(map(_static, SCRIPTS)) + "})();"
+    plotly, hash_of_plotly = _plotly()
+    # Scripts run only if they are these two, whatever else should find its way into the page.
+    policy = {
+        "default-src": "'none'",
+        "script-src": f"'sha256-{_hash(code)}' 'sha256-{hash_of_plotly}'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return Template(_static("page.html")).substitute(
+        policy="; ".join(f"{name} {value}" for name, value in policy.items()),
+        title=escape(", ".join(dict.fromkeys(run["study"] for run in tree["runs"])) or "A run that has just begun"),
+        about=escape(", ".join(run["name"] for run in tree["runs"])),
+        style=_static("page.css"),
+        table="\n".join(_table(tree, number) for number in range(len(tree["runs"]))),
+        version=escape(__version__),
+        data=packed(tree),
+        plotly=plotly,
+        script=code,
+    )
+
+
+def _table(tree: dict[str, Any], number: int) -> str:
+    """One run's table of its main metric, for readers without scripts; the page's own takes its place."""
+    run = tree["runs"][number]
+    metric = run["headline"]
+    scenarios = [i for i, scenario in enumerate(tree["scenarios"]) if scenario["study"] == run["study"]]
+    entries = {(cell["line"], cell["scenario"]): cell["entries"][metric] for cell in tree["cells"]}
+    heads = "".join(f'<th scope="col">{escape(tree["scenarios"][i]["title"])}</th>' for i in scenarios)
+    lines = [
+        f'<tr><th scope="row">{escape(line["rule"])}</th>'
+        + "".join(_entry(entries.get((place, i))) for i in scenarios)
+        + "</tr>"
+        for place, line in enumerate(tree["lines"])
+        if line["run"] == number
     ]
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{study}</title>'
-    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    page = f"{head}{view}<style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
-    path.write_text(page, encoding="utf-8")
+    caption = f"<caption>{escape(run['name'])}: {escape(tree['metrics'][metric]['label'].lower())} at the end</caption>"
+    head = f'<thead><tr><th scope="col">Rule</th>{heads}</tr></thead>'
+    return f"<table>{caption}{head}<tbody>{''.join(lines)}</tbody></table>"
 
 
-def _line(number: int, cells: Sequence[str], best: set[tuple[int, int]]) -> str:
-    marked = [
-        f"<td><b>{escape(text)}</b></td>" if (number, j) in best else f"<td>{escape(text)}</td>"
-        for j, text in enumerate(cells[1:])
-    ]
-    return f"<tr><td>{escape(cells[0])}</td>{''.join(marked)}</tr>"
+def _entry(texts: dict[str, Any] | None) -> str:
+    if texts is None:
+        return "<td>–</td>"
+    text = escape(texts["mean"] + (f" ({texts['worst']})" if texts["worst"] else ""))
+    return f"<td><b>{text}</b></td>" if texts["best"] else f"<td>{text}</td>"
 
 
-def _figure(path: Path) -> str:
-    name = escape(path.stem.replace("_", " "))
-    picture = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{name}" src="data:image/png;base64,{picture}"><figcaption>{name}</figcaption></figure>'
+@cache
+def _static(name: str) -> str:
+    return (files("varangian.report") / "static" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """The plotting library, deflated to a third, and the hash by which the page may run it."""
+    from plotly.offline import get_plotlyjs
+
+    source: str = get_plotlyjs()
+    return deflated(source.encode("utf-8")), _hash(source)
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()

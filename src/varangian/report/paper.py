@@ -11,8 +11,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from varangian.report.curve_figure import draw_curve, label_of, legend_below, looks_of, scale_axis, spread, time_of
+from varangian.report.curve_figure import draw_curve, label_of, legend_below, scale_axis
 from varangian.report.figures import network, save_figure
+from varangian.report.spread import looks_of, spread, time_of
 from varangian.results import Array
 
 

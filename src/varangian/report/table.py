@@ -5,46 +5,119 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 
-from varangian.results import higher_is_better
+from varangian.results import UNWEIGHED, higher_is_better
 
 Row = dict[str, Any]
-_PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
+PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
+ALONE = "alone"
+"""The rule every other is held against: no cooperation."""
+
+
+class Scenario(NamedTuple):
+    """How many agents lie, and how; without Byzantine agents all attacks are one."""
+
+    byzantine: int
+    attack: str
+
+    def __str__(self) -> str:
+        return f"{self.byzantine} Byzantine: {self.attack}" if self.byzantine else "no attack"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rule in one scenario. What is not known is nan."""
+
+    mean: float
+    """Over normal agents and seeds."""
+    error: float
+    """Standard error of the mean over seeds."""
+    worst: float
+    """The worst agent, averaged over seeds."""
+    gain: float = math.nan
+    """The mean less that of no cooperation, seed by seed, and its standard error."""
+    gain_error: float = math.nan
+    best: bool = False
 
 
 def headline(rows: Sequence[Row]) -> str:
     """The metric to compare rules by: what is known exactly before what is estimated."""
-    return next(metric for metric in _PREFERRED if f"{metric}_mean" in rows[0])
+    return next(metric for metric in PREFERRED if f"{metric}_mean" in rows[0])
+
+
+def scenario_of(row: Row) -> Scenario:
+    """
+    >>> str(scenario_of({"byzantine": 0, "attack": "uniform"}))
+    'no attack'
+    """
+    count = int(row["byzantine"])
+    return Scenario(count, str(row["attack"]) if count else "")
+
+
+def compared(rows: Sequence[Row], metric: str) -> dict[tuple[str, Scenario], Entry]:
+    """Every rule in every scenario in which it was run; the best of each scenario is marked.
+
+    >>> rows = [{"rule": r, "attack": "", "byzantine": 0, "seed": s, "loss_mean": m, "loss_worst": m}
+    ...         for r, m, s in [("alone", 3.0, 0), ("alone", 5.0, 1), ("average", 2.0, 0), ("average", 4.5, 1)]]
+    >>> compared(rows, "loss")["average", Scenario(0, "")]
+    Entry(mean=3.25, error=1.25, worst=3.25, gain=-0.75, gain_error=0.25, best=True)
+    """
+    # Without Byzantine agents every attack has the same rows: the first attack's are enough.
+    by_cell: dict[tuple[str, Scenario], dict[int, Row]] = {}
+    for row in rows:
+        by_cell.setdefault((str(row["rule"]), scenario_of(row)), {}).setdefault(int(row["seed"]), row)
+    mean_name = metric if metric in UNWEIGHED else f"{metric}_mean"
+    entries: dict[tuple[str, Scenario], Entry] = {}
+    for (rule, scenario), own in by_cell.items():
+        means = {seed: _known(row, mean_name) for seed, row in own.items()}
+        mean, error = mean_and_error(list(means.values()))
+        worst, _ = mean_and_error([_known(row, f"{metric}_worst") for row in own.values()])
+        alone = by_cell.get((ALONE, scenario), {}) if rule != ALONE and metric not in UNWEIGHED else {}
+        gains = [means[seed] - _known(row, mean_name) for seed, row in alone.items() if seed in means]
+        entries[rule, scenario] = Entry(mean, error, worst, *mean_and_error(gains))
+    return _with_best(entries, metric)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error; the error of a single value or of infinite ones is not known."""
+    if not values:
+        return math.nan, math.nan
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    return fmean(values), stdev(values) / math.sqrt(len(values)) if known else math.nan
+
+
+def _known(row: Row, name: str) -> float:
+    return float(row.get(name, math.nan))
+
+
+def _with_best(entries: dict[tuple[str, Scenario], Entry], metric: str) -> dict[tuple[str, Scenario], Entry]:
+    if metric in UNWEIGHED:
+        return entries
+    choose = max if higher_is_better(metric) else min
+    for scenario in dict.fromkeys(scenario for _, scenario in entries):
+        ranked = [key for key, entry in entries.items() if key[1] == scenario and not math.isnan(entry.mean)]
+        if ranked:
+            best = choose(ranked, key=lambda key: entries[key].mean)
+            entries[best] = replace(entries[best], best=True)
+    return entries
 
 
 def table(rows: Sequence[Row], metric: str) -> tuple[list[str], list[list[str]], set[tuple[int, int]]]:
     """Heads, cells `mean ± standard error (worst agent)`, and which cell is the best of its column."""
-    scenarios = list(dict.fromkeys((row["byzantine"], row["attack"] if row["byzantine"] else "") for row in rows))
-    rules = list(dict.fromkeys(row["rule"] for row in rows))
-    heads = [f"{count} Byzantine: {attack}" if count else "no attack" for count, attack in scenarios]
-    means: dict[tuple[int, int], float] = {}
-    cells: list[list[str]] = []
-    for i, rule in enumerate(rules):
-        line = [rule]
-        for j, (count, attack) in enumerate(scenarios):
-            same = [row for row in rows if row["rule"] == rule and row["byzantine"] == count]
-            # Without Byzantine agents every attack has the same rows: once is enough.
-            own = [row for row in same if row["attack"] == (attack or same[0]["attack"])]
-            values = [row[f"{metric}_mean"] for row in own]
-            worst = [row[f"{metric}_worst"] for row in own]
-            means[i, j] = fmean(values)
-            known = len(values) > 1 and all(map(math.isfinite, values))
-            error = stdev(values) / math.sqrt(len(values)) if known else math.nan
-            line.append(f"{_number(means[i, j])}{_error(error)} ({_number(fmean(worst))})")
-        cells.append(line)
-    choose = max if higher_is_better(metric) else min
-    ranked = [[i for i in range(len(rules)) if not math.isnan(means[i, j])] for j in range(len(scenarios))]
-    best = {(choose(some, key=lambda i: means[i, j]), j) for j, some in enumerate(ranked) if some}
-    return heads, cells, best
+    entries = compared(rows, metric)
+    scenarios = list(dict.fromkeys(scenario for _, scenario in entries))
+    rules = list(dict.fromkeys(rule for rule, _ in entries))
+    lines = [
+        [rule, *(_text(entries[rule, scenario]) if (rule, scenario) in entries else "" for scenario in scenarios)]
+        for rule in rules
+    ]
+    best = {(rules.index(rule), scenarios.index(scenario)) for (rule, scenario), e in entries.items() if e.best}
+    return list(map(str, scenarios)), lines, best
 
 
 def seeds_of(metrics: xr.Dataset) -> str:
@@ -52,12 +125,17 @@ def seeds_of(metrics: xr.Dataset) -> str:
     return f"{metrics.sizes['seed']} seed{'s' * (metrics.sizes['seed'] != 1)}"
 
 
-def _number(value: float) -> str:
+def _text(entry: Entry) -> str:
+    error = "" if math.isnan(entry.error) else f" ± {entry.error:.2g}"
+    return f"{number(entry.mean)}{error} ({number(entry.worst)})"
+
+
+def number(value: float) -> str:
+    """
+    >>> number(0.01342), number(24.123), number(1234567.0)
+    ('0.0134', '24.12', '1.235e+06')
+    """
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
-
-
-def _error(value: float) -> str:
-    return "" if math.isnan(value) else f" ± {value:.2g}"
 
 
 def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:

@@ -1,0 +1,209 @@
+"""The report of a run that is still going on, served to the browsers of this machine and to nobody else."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple, Self
+from urllib.parse import parse_qs, urlsplit
+
+import xarray as xr
+
+from varangian import results
+from varangian.callbacks import Callback
+from varangian.errors import BadInput
+from varangian.plan import Plan, as_toml
+from varangian.record import Recorder
+from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
+from varangian.report.command import command_of
+from varangian.report.pack import packed
+from varangian.report.page import page
+from varangian.report.payload import Progress, Tree, assembled, metrics_told
+from varangian.report.source import Run
+from varangian.report.table import Row, Scenario, scenario_of
+from varangian.state import State
+from varangian.sweep import Cell, cells
+from varangian.world import World
+
+PAUSE, SHARE = 1.0, 5.0
+"""Seconds between two pictures of the run, and how many times as long as making one takes they are at least."""
+OPEN = 5.0
+"""A page that has asked within so many seconds is open …"""
+LINGER = 5.0
+"""… and a finished run waits so long for it to fetch the end."""
+
+
+class Picture(NamedTuple):
+    """All that is known of a run at one moment."""
+
+    number: int
+    tree: Tree
+    packed: str
+
+
+class Live:
+    """Follows a sweep and serves its page on 127.0.0.1. Nothing is computed for it unless a page asks."""
+
+    def __init__(self, plan: Plan, port: int = 0) -> None:
+        self.plan, self.total, self.finished = plan, len(cells(plan)), 0
+        self.known: dict[tuple[str, Scenario], list[xr.Dataset]] = {}
+        """What was measured of each cell, one part for every few seeds that ran together."""
+        self.trees: dict[tuple[str, Scenario], tuple[Sequence[str], Tree]] = {}
+        tree = assembled([], [], [], Progress(done=False, text="The run has just begun.", share=0.0))
+        self.picture = Picture(0, tree, packed(tree))
+        self.asked, self.due, self.fetched = -math.inf, 0.0, threading.Event()
+        try:
+            self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or "ports are 1 to 65535"
+            raise BadInput(f"--live-port {port} cannot be used: {reason}; leave it out to take a free one") from error
+        self.server.daemon_threads = True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """The server ends with the run; a page that is open gets the end of it first."""
+        if kind is None and self.is_open():
+            self.fetched.clear()
+            self.publish(Progress(done=True, text="The run is done.", share=1.0))
+            self.fetched.wait(LINGER)
+        self.server.shutdown()
+        self.server.server_close()
+
+    def begin(self, cell: Cell) -> Sequence[Callback]:
+        return [Rounds(self, cell)]
+
+    def finish(self, cell: Cell, result: xr.Dataset) -> None:
+        self.finished += 1
+        self.learn(cell, [result])
+
+    def learn(self, cell: Cell, parts: list[xr.Dataset]) -> tuple[str, Scenario]:
+        """Keep what was measured of a cell, under the name that tables have for it."""
+        byzantine = int(parts[0]["byzantine_agent"].isel(seed=0).sum())
+        key = cell.rule, scenario_of({"byzantine": byzantine, "attack": cell.attack})
+        self.known[key] = parts
+        self.trees.pop(key, None)
+        return key
+
+    def wanted(self) -> bool:
+        """Whether a page is open and it is time for another picture."""
+        return self.is_open() and time.monotonic() >= self.due
+
+    def is_open(self) -> bool:
+        return time.monotonic() - self.asked < OPEN
+
+    def publish(self, progress: Progress) -> None:
+        """Make another picture of all that is known."""
+        began = time.monotonic()
+        rows = [row for key, parts in self.known.items() for row in _rows(self.plan.study.name, key, parts)]
+        config = as_toml(self.plan)
+        run = Run(self.plan.study.name, rows, config=config, command=command_of(config, "runs/again"))
+        metrics = metrics_told(run)
+        for key, parts in self.known.items():
+            if key not in self.trees or self.trees[key][0] != metrics:
+                self.trees[key] = metrics, cell_tree(self._joined(parts), metrics, _detail(parts[0]))
+        of_cells = {key: tree for key, (_, tree) in self.trees.items()}
+        tree = assembled([run], metrics, [of_cells], progress) if rows else assembled([], [], [], progress)
+        if rows:
+            # A rule without weights tells no senders.
+            parts = max(self.known.values(), key=lambda parts: "sender" in parts[0])
+            tree["runs"][0]["network"] = network_tree(self._joined(parts), _detail(parts[0]))
+        self.picture = Picture(self.picture.number + 1, tree, packed(tree, level=1))
+        self.due = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - began))
+
+    def _joined(self, parts: list[xr.Dataset]) -> xr.Dataset:
+        together = results.joined(parts) if len(parts) > 1 else parts[0]
+        return together.assign_attrs(by_group=str(int(self.plan.study.by_group)))
+
+
+@dataclass
+class Rounds:
+    """Watches the rounds of one cell, and shows them to whoever looks."""
+
+    live: Live
+    cell: Cell
+    earlier: list[xr.Dataset] = field(default_factory=list[xr.Dataset])
+    """The seeds that are done already, where not all are played at once."""
+    recorder: Recorder | None = None
+    rounds: int = 1
+    began: float = 0.0
+
+    def start(self, world: World, state: State, rounds: int) -> None:
+        self.rounds, self.began, self.recorder = rounds, time.perf_counter(), None
+
+    def round(self, world: World, state: State, recorder: Recorder) -> None:
+        self.recorder = recorder
+        if not self.live.wanted() or not recorder.rounds:
+            return
+        key = self.live.learn(self.cell, [*self.earlier, self._measured(world, recorder)])
+        seeds = sum(part.sizes["seed"] for part in self.earlier) + state.round / self.rounds * len(world.seeds)
+        share = (self.live.finished + seeds / self.live.plan.seeds) / self.live.total
+        text = (
+            f"{self.cell}: round {state.round} of {self.rounds}; {self.live.finished} of {self.live.total} cells done"
+        )
+        self.live.publish(Progress(done=False, text=text, share=share, running=key))
+
+    def end(self, world: World, state: State) -> None:
+        if self.recorder is not None and self.recorder.rounds:
+            self.earlier.append(self._measured(world, self.recorder))
+
+    def _measured(self, world: World, recorder: Recorder) -> xr.Dataset:
+        return results.labelled(world, recorder, time.perf_counter() - self.began)
+
+
+def _rows(study: str, key: tuple[str, Scenario], parts: Sequence[xr.Dataset]) -> list[Row]:
+    rule, scenario = key
+    about = {"study": study, "rule": rule, "attack": scenario.attack, "byzantine": scenario.byzantine}
+    return [{**about, **row} for part in parts for row in results.summary(part)]
+
+
+def _detail(part: xr.Dataset) -> Detail:
+    """Nothing has to be small that never leaves the machine, but for seeds: one is enough to follow."""
+    return Detail(agents=told_agents(part))
+
+
+def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Two addresses: the page, and what has changed since a picture of it."""
+
+        def do_GET(self) -> None:
+            asked, port = urlsplit(self.path), live.server.server_port
+            if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+                # A name that somebody else made point here must not read along.
+                self._answer(403, "text/plain", "only for this machine")
+            elif asked.path == "/":
+                live.asked, live.due = time.monotonic(), 0.0
+                self._answer(200, "text/html", page(live.picture.tree, live=True))
+            elif asked.path == "/data":
+                live.asked = time.monotonic()
+                picture = live.picture
+                old = parse_qs(asked.query).get("after") == [str(picture.number)]
+                self._answer(204 if old else 200, "application/json", "" if old else picture.packed, picture.number)
+                if picture.tree["progress"]["done"]:
+                    live.fetched.set()
+            else:
+                self._answer(404, "text/plain", "nothing here")
+
+        def _answer(self, status: int, kind: str, text: str, picture: int = 0) -> None:
+            body = text.encode("utf-8", errors="replace")
+            headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(body), "X-Picture": picture}
+            headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    return Handler

@@ -1,0 +1,165 @@
+"""What one cell adds to the page: its curves, its agents and their weights, thinned to what a page can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from varangian.report.spread import of_normal, pooled, smoothed_rounds, smoothing_window, time_of
+from varangian.results import UNWEIGHED, Array, final, higher_is_better, metrics_of
+
+Tree = dict[str, Any]
+
+CURVES, AGENTS, WEIGHTS = 250_000, 480_000, 750_000
+"""About so many numbers a page holds of each kind; packed, a number takes less than three bytes, a zero nearly none."""
+TOLD = 1000
+"""Of more agents than these only the worst are on the page."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much of a run the page holds."""
+
+    agents: tuple[int, ...]
+    """Which agents are told one by one."""
+    points: int = 150
+    """At how many rounds curves are drawn …"""
+    agent_points: int = 60
+    """… and those of single agents; at none where these would be too many."""
+    seeds: int = 1
+    """Of how many seeds, from the first, agents' curves and weights are told."""
+    frames: int = 60
+    """At how many rounds weights are told."""
+
+
+def detail_of(metrics: xr.Dataset) -> Detail:
+    """As much as fits: the larger a run is, the fewer points, and the fewer seeds whose agents are told."""
+    lines = metrics.sizes["cell"] * max(1, len(metrics_of(metrics)))
+    agents, seeds, groups = told_agents(metrics), metrics.sizes["seed"], len(drawn_groups(metrics))
+    of_agents, of_weights = lines * len(agents), _weights_in_frame(metrics)
+    told = seeds
+    while told > 1 and (of_agents * told * 25 > AGENTS or of_weights * told * 20 > WEIGHTS):
+        told -= 1
+    few = of_agents * 8 <= 3 * AGENTS
+    return Detail(
+        agents=agents,
+        points=int(np.clip(CURVES // (lines * (3 + seeds + 3 * groups)), 20, 150)),
+        agent_points=int(np.clip(AGENTS // (of_agents * told), 8, 60)) if few else 0,
+        seeds=told,
+        frames=int(np.clip(WEIGHTS // max(1, of_weights * told), 2, 60)),
+    )
+
+
+def told_agents(metrics: xr.Dataset) -> tuple[int, ...]:
+    """All agents; of very many, the worst of each cell in turn."""
+    if metrics.sizes["agent"] <= TOLD:
+        return tuple(range(metrics.sizes["agent"]))
+    name = next(name for name in metrics_of(metrics) if name not in UNWEIGHED)
+    at_end = final(metrics.isel(seed=0), name).transpose(..., "agent").values.reshape(-1, metrics.sizes["agent"])
+    badness = -at_end if higher_is_better(name) else at_end
+    worst_first = np.argsort(-np.nan_to_num(badness, nan=-np.inf), axis=1)
+    return tuple(sorted(list(dict.fromkeys(worst_first.T.ravel().tolist()))[:TOLD]))
+
+
+def drawn_groups(metrics: xr.Dataset) -> list[Any]:
+    """The groups that have curves of their own."""
+    return group_names(metrics) if str(metrics.attrs.get("by_group", "0")) == "1" else []
+
+
+def group_names(metrics: xr.Dataset) -> list[Any]:
+    """The groups there are; none where all agents are in one."""
+    names = np.unique(metrics["group"].values).tolist() if "group" in metrics else []
+    return names if len(names) > 1 else []
+
+
+def _weights_in_frame(metrics: xr.Dataset) -> int:
+    """How many weights besides zeros a snapshot of the first seed has, over the cells in which they change."""
+    if "weight" not in metrics:
+        return 0
+    first = np.nan_to_num(metrics["weight"].isel(seed=0).transpose("cell", "snapshot", "agent", "slot").values)
+    changing = (first != first[:, :1]).any(axis=(1, 2, 3))
+    return int(np.count_nonzero(first[changing]) // first.shape[1])
+
+
+def network_tree(metrics: xr.Dataset, detail: Detail) -> Tree:
+    """Who the agents are and who hears whom, of the seeds whose agents are told."""
+    some = metrics.isel(seed=slice(detail.seeds))
+    names = group_names(metrics)
+    tree: Tree = {
+        "size": metrics.sizes["agent"],
+        "agents": np.array(detail.agents),
+        "seeds": detail.seeds,
+        "groups": [str(name) for name in names],
+        "drawnGroups": len(drawn_groups(metrics)),
+        "group": None,
+        "position": None,
+        "sender": None,
+    }
+    if names:
+        tree["group"] = np.searchsorted(names, some["group"].transpose("seed", "agent").values[:, detail.agents])
+    if "position" in metrics and metrics.sizes["axis"] >= 2:
+        tree["position"] = some["position"].transpose("seed", "agent", "axis").values[:, :, :2].astype(float)
+    if "sender" in metrics:
+        senders = some["sender"].transpose("seed", "agent", "slot").values.astype(float)
+        tree["sender"] = np.nan_to_num(senders, nan=-1).astype(int)
+        tree["slots"] = metrics.sizes["slot"]
+    return tree
+
+
+def cell_tree(cell: xr.Dataset, metrics: Sequence[str], detail: Detail) -> Tree:
+    """Curves of every metric, every agent at the end and over time, and weights now and then."""
+    groups, some = drawn_groups(cell), cell.isel(seed=slice(detail.seeds))
+    curves: list[Tree | None] = []
+    agents: list[Tree | None] = []
+    ends: list[Array | None] = []
+    for name in metrics:
+        known = name in cell and bool(cell[name].notnull().any())
+        curves.append(_curves(cell, name, detail.points, groups) if known else None)
+        agents.append(_agent_curves(some, name, detail) if known and detail.agent_points else None)
+        ends.append(final(some, name).transpose("seed", "agent").values[:, detail.agents] if known else None)
+    lying = some["byzantine_agent"].transpose("seed", "agent").values.astype(int)
+    shared = {"curves": curves, "agentCurves": agents, "agentEnds": ends}
+    return {**shared, "byzantine": lying, "weights": _weights(some, detail.frames)}
+
+
+def _curves(cell: xr.Dataset, metric: str, points: int, groups: Sequence[Any]) -> Tree:
+    """The mean and the range of all agents (and of each group), and each seed's mean; a row each."""
+    values = of_normal(cell, metric, points)
+    together = [pooled(values), *(pooled(values.where(cell["group"] == group)) for group in groups)]
+    time = time_of(values)
+    window = smoothed_rounds(cell, metric) if smoothing_window(cell, metric) > 1 else 0
+    return {
+        "unit": time,
+        "window": window,
+        "time": values[time].values.astype(int),
+        "pooled": [np.stack([part[name].values for name in ("mean", "low", "high")]) for part in together],
+        "seeds": values.mean("agent").transpose("seed", time).values,
+    }
+
+
+def _agent_curves(cell: xr.Dataset, metric: str, detail: Detail) -> Tree:
+    values = of_normal(cell.isel(agent=list(detail.agents)), metric, detail.agent_points)
+    time = time_of(values)
+    return {"time": values[time].values.astype(int), "values": values.transpose("seed", "agent", time).values}
+
+
+def _weights(cell: xr.Dataset, frames: int) -> Tree | None:
+    """Weights at some rounds, each picture once; Byzantine agents' own are left out, since they follow no rule."""
+    if "weight" not in cell or not bool(cell["weight"].notnull().any()):
+        return None
+    known = cell["weight"].dropna("snapshot", how="all")
+    values = np.nan_to_num(known.transpose("snapshot", "seed", "agent", "slot").values)
+    kept = np.unique(np.linspace(0, len(values) - 1, min(len(values), frames)).round().astype(int))
+    lying = cell["byzantine_agent"].transpose("seed", "agent").values.astype(bool)
+    pictures = np.where(lying[None, :, :, None], 0, values[kept])
+    distinct, which = np.unique(pictures.reshape(len(kept), -1), axis=0, return_inverse=True)
+    return {
+        "rounds": known["snapshot"].values[kept].astype(int),
+        "recorded": len(values),
+        "frame": which.ravel(),
+        "values": distinct,
+    }

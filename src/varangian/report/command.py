@@ -1,0 +1,50 @@
+"""The command that makes a run again, from its configuration alone."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from varangian import studies
+from varangian.naming import catalogue, settings_of
+
+
+def command_of(config: str, out: str) -> str | None:
+    """The command line that means the same as a configuration file; none for a study that is not known here.
+
+    >>> print(command_of('study = "school"\\nrules = ["alone"]\\nseeds = 2\\n[settings]\\nbatch = 5', "again"))
+    varangian run school --rule alone --seeds 2 --set batch=5 --out again
+    """
+    try:
+        stored = tomllib.loads(config)
+    except tomllib.TOMLDecodeError:
+        return None
+    offered = catalogue(studies)
+    if stored.get("study") not in offered:
+        return None
+    words = ["varangian", "run", stored["study"]]
+    for option, name in (("--rule", "rules"), ("--attack", "attacks"), ("--byzantine", "byzantine")):
+        for value in stored.get(name, []):
+            words += [option, _typed(value, ",")]
+    for name, usual in (("seeds", 1), ("rounds", None), ("device", "auto"), ("dtype", "float32")):
+        if stored.get(name, usual) != usual:
+            words += [f"--{name}", str(stored[name])]
+    words += _settings(stored.get("settings", {}), settings_of(offered[stored["study"]]()))
+    return shlex.join([*words, "--out", out])
+
+
+def _settings(stored: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name, value in stored.items():
+        if (tuple(value) if isinstance(value, list) else value) != usual.get(name):
+            words += ["--set", f"{name}={_typed(value, '/')}"]
+    return words
+
+
+def _typed(value: Any, between: str) -> str:
+    """As one types it: agents are parted by commas, a single one has a comma after it; other numbers by slashes."""
+    if isinstance(value, list):
+        return between.join(map(str, value)) + ("," if between == "," and len(value) == 1 else "")
+    return str(value).lower() if isinstance(value, bool) else str(value)

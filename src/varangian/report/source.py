@@ -1,0 +1,115 @@
+"""Runs to report on, as they lie in folders: whole ones with their metrics, or summary tables alone."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xarray as xr
+
+from varangian import results
+from varangian.errors import BadInput
+from varangian.report.command import command_of
+from varangian.report.table import Row
+from varangian.sweep import summary_rows
+
+ABOUT = ("study", "rule", "attack", "byzantine", "seed", "rounds", "seconds")
+"""The columns every summary begins with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a report knows of one run."""
+
+    name: str
+    rows: Sequence[Row]
+    """Those of its summary."""
+    metrics: xr.Dataset | None = None
+    config: str = ""
+    command: str | None = None
+    published: Sequence[dict[str, str]] = ()
+    """Our numbers beside published ones, where a table of them lies in the folder."""
+
+    @property
+    def study(self) -> str:
+        return str(self.rows[0]["study"])
+
+
+def run_of(metrics: xr.Dataset, folder: Path) -> Run:
+    """A run just made, or read from its folder."""
+    config = _config(folder)
+    return Run(folder.name, list(summary_rows(metrics)), metrics, config, command_of(config, f"{folder.name}-again"))
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs of all folders, each under a name of its own among those of its study."""
+    found = [(folder, run) for folder in folders for run in _read(folder)]
+    named = [(run.study, run.name) for _, run in found]
+    placed = [
+        replace(run, name=f"{folder.name}, {run.name}") if named.count((run.study, run.name)) > 1 else run
+        for folder, run in found
+    ]
+    named = [(run.study, run.name) for run in placed]
+    return [
+        replace(run, name=f"{run.name} ({1 + named[:i].count(named[i])})") if named.count(named[i]) > 1 else run
+        for i, run in enumerate(placed)
+    ]
+
+
+def _read(folder: Path) -> list[Run]:
+    folder = folder.resolve() if folder.name in ("", "..") else folder
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is no folder; name a run folder, or one that holds summary tables")
+    if (folder / "metrics.nc").exists():
+        metrics = results.load(folder / "metrics.nc")
+        if "rule" not in metrics.coords or "cell" not in metrics.dims:
+            raise BadInput(f"{folder / 'metrics.nc'} is one result and no run folder's; make one with varangian run")
+        return [run_of(metrics, folder)]
+    runs = list(_summaries(folder))
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir()) if not runs else ():
+        if (inner / "metrics.nc").exists() or any(inner.glob("*.csv")):
+            runs += _read(inner)
+    if not runs:
+        raise BadInput(f"{folder} holds no results: neither metrics.nc nor a table such as summary.csv")
+    published = folder / "table.csv"
+    if published.exists():
+        runs[0] = replace(runs[0], published=_published(published))
+    return runs
+
+
+def _summaries(folder: Path) -> Iterator[Run]:
+    """One run for each summary table; the configuration is that of summary.csv."""
+    for path in sorted(folder.glob("*.csv"), key=lambda path: (path.name != "summary.csv", path.name)):
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            try:
+                if not set(ABOUT) <= set(reader.fieldnames or ()):
+                    continue
+                rows = [_read_row(row) for row in reader]
+            except (ValueError, TypeError, csv.Error) as error:
+                raise BadInput(f"{path} line {reader.line_num} is no row of a summary: {error}") from error
+        if not rows:
+            raise BadInput(f"{path} has no rows")
+        config = _config(folder) if path.name == "summary.csv" else ""
+        yield Run(path.stem, rows, config=config, command=command_of(config, f"{folder.name}-again"))
+
+
+def _read_row(row: dict[str, str]) -> Row:
+    texts = {name: row[name] for name in ("study", "rule", "attack")}
+    counts = {name: int(row[name]) for name in ("byzantine", "seed", "rounds")}
+    return {**texts, **counts, **{name: float(value) for name, value in row.items() if name not in texts | counts}}
+
+
+def _config(folder: Path) -> str:
+    try:
+        return (folder / "config.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _published(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return rows if rows and {"ours", "published"} <= rows[0].keys() else []

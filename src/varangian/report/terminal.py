@@ -1,0 +1,120 @@
+"""How far a run is, on the terminal: the round, the rate, the time left, and every rule's metric so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+import xarray as xr
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from varangian import results
+from varangian.callbacks import Callback
+from varangian.plan import Plan
+from varangian.record import Recorder
+from varangian.report.table import PREFERRED, headline, number
+from varangian.state import State
+from varangian.sweep import Cell, cells, count_of
+from varangian.world import World
+
+LOOK = 0.5
+"""Seconds between two looks at the numbers: each makes a GPU wait."""
+
+
+class Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} rounds/s", "dim")
+
+
+class Terminal:
+    """Follows a sweep: a live display on a terminal, a line a cell elsewhere."""
+
+    def __init__(self, plan: Plan, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.told: dict[tuple[str, str], str] = {}
+        """The metric of every rule in every scenario, as far as it is known."""
+        self.metric = ""
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console)
+        self.of_cell = plan.study.rounds * plan.seeds
+        self.task = self.bar.add_task("", total=len(cells(plan)) * self.of_cell)
+        self.done = 0
+        self.live = Live(get_renderable=self.shown, console=self.console, transient=True, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def begin(self, cell: Cell) -> Sequence[Callback]:
+        if not self.console.is_terminal:
+            print(f"{cell} …", file=sys.stderr, flush=True)
+            return []
+        self.bar.update(self.task, description=str(cell))
+        return [Rounds(self, cell)]
+
+    def finish(self, cell: Cell, result: xr.Dataset) -> None:
+        if self.console.is_terminal:
+            self.done += self.of_cell
+            self.bar.update(self.task, completed=self.done)
+            rows: list[dict[str, Any]] = list(results.summary(result))
+            self.metric = headline(rows)
+            known = [row[f"{self.metric}_mean"] for row in rows]
+            self.told[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
+
+    def shown(self) -> Group:
+        """The bar, and below it a table of rules and scenarios."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column(f"{self.metric} so far" if self.metric else "")
+        scenarios = list(dict.fromkeys(scenario for _, scenario in self.told))
+        for scenario in scenarios:
+            table.add_column(Text(scenario), justify="right")
+        for rule in dict.fromkeys(rule for rule, _ in self.told):
+            table.add_row(Text(rule), *(self.told.get((rule, scenario), "") for scenario in scenarios))
+        return Group(self.bar, *([table] if self.told else []))
+
+
+@dataclass
+class Rounds:
+    """Watches the rounds of one cell."""
+
+    terminal: Terminal
+    cell: Cell
+    seen: float = field(default=0.0, repr=False)
+    rounds: int = 0
+
+    def start(self, world: World, state: State, rounds: int) -> None:
+        self.rounds = rounds
+        self.terminal.bar.advance(self.terminal.task, state.round * len(world.seeds))
+
+    def round(self, world: World, state: State, recorder: Recorder) -> None:
+        terminal = self.terminal
+        terminal.bar.advance(terminal.task, len(world.seeds))
+        if time.perf_counter() - self.seen < LOOK:
+            return
+        self.seen = time.perf_counter()
+        terminal.bar.update(terminal.task, description=f"{self.cell}: round {state.round} of {self.rounds}")
+        known = {**recorder.streaming, **recorder.held_out}
+        metric = next((name for name in PREFERRED if known.get(name)), None)
+        if metric is not None and bool((normal := world.is_normal[:, 0]).any()):
+            terminal.metric = metric
+            mean = float(torch.mean(known[metric][-1][normal].double()))
+            terminal.told[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
+
+    def end(self, world: World, state: State) -> None: ...
+
+
+def _scenario(cell: Cell) -> str:
+    return f"{count_of(cell.byzantine)} Byzantine: {cell.attack}" if cell.byzantine else "no attack"
