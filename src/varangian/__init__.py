@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from varangian.results import summary as summary
     from varangian.simulate import simulate as simulate
     from varangian.task import Task as Task
+    from varangian.tournament import tournament as tournament
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ _HOME = {
     "load": "results",
     "simulate": "simulate",
     "summary": "results",
+    "tournament": "tournament",
 }
 _ROOMS = ("attacks", "data", "optimisers", "rules", "studies", "testing")
 

@@ -1,0 +1,156 @@
+"""Who meets whom in a tournament: names and values, checked before anything is played."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+from varangian import attacks as attack_room
+from varangian import rules as rule_room
+from varangian.draws import Draws
+from varangian.errors import BadInput
+from varangian.naming import catalogue, settings_of, tidied
+from varangian.plan import Plan, check, plan_for, with_rounds
+from varangian.standings import REFERENCE
+from varangian.studies.study import Study
+from varangian.sweep import Cell
+from varangian.world import Byzantine, chosen
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Who meets whom: the names are the plan's, `alone` the first of its rules."""
+
+    plan: Plan
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Rules and attacks that were given as values, by the names they got."""
+    counts: Mapping[Byzantine, int] = field(default_factory=dict)
+    """How many agents each entry of `plan.byzantine` is."""
+    agents: int = 0
+    rounds: int = 0
+
+    def rule(self, name: str) -> Any:
+        return self._value(name, self.plan.rule)
+
+    def attack(self, name: str) -> Any:
+        return self._value(name, self.plan.attack)
+
+    def _value(self, name: str, made: Callable[[str], Any]) -> Any:
+        if name in self.own:
+            return self.own[name]
+        try:
+            return made(name)
+        except TypeError as error:
+            raise BadInput(f"{name} cannot be made without parameters: {error}") from error
+
+    @property
+    def cells(self) -> list[Cell]:
+        """No cooperation first, once for each number of Byzantine agents; without these, no attack is like another."""
+        plan = self.plan
+        reference = [Cell(REFERENCE, "", count) for count in plan.byzantine]
+        calm = [Cell(rule, "", 0) for rule in plan.rules[1:] if 0 in plan.byzantine]
+        hostile = [Cell(r, a, b) for b in plan.byzantine if b for a in plan.attacks for r in plan.rules[1:]]
+        return reference + calm + hostile
+
+
+def enter(
+    study: str | Study,
+    *,
+    rules: Sequence[Any] = (ALL,),
+    attacks: Sequence[Any] = (ALL,),
+    byzantine: Sequence[Byzantine] = (),
+    seeds: int = 5,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> Contest:
+    """A checked contest. Rules and attacks are names or values; `all` stands for all there are."""
+    if isinstance(study, str):
+        about: dict[str, Any] = {"byzantine": byzantine, "settings": settings, "device": device, "dtype": dtype}
+        plan = plan_for(study, seeds=seeds, rounds=rounds, **about)
+    else:
+        if settings:
+            raise BadInput("a study given as a value has its settings already; leave settings out")
+        value = study if rounds is None else with_rounds(study, rounds)
+        counted = tuple(b if isinstance(b, int | float) else tuple(b) for b in byzantine) or study.byzantine
+        plan = Plan(value, byzantine=counted, seeds=seeds, device=device, dtype=dtype)
+    own: dict[str, Any] = {}
+    named_rules = _names(rules, rule_room, plan.rule, own)
+    named_attacks = _names(attacks, attack_room, plan.attack, own)
+    check(replace(plan, rules=(REFERENCE,), attacks=()))
+    scene = plan.study.scene(0)
+    draws = Draws.of(0, scene.task.agents)
+    counts = {count: len(chosen(count, scene, draws)) for count in plan.byzantine}
+    if scene.task.agents in counts.values():
+        raise BadInput(f"all {scene.task.agents} agents are Byzantine, which leaves nobody to measure")
+    plan = replace(
+        plan,
+        rules=tuple(dict.fromkeys((REFERENCE, *named_rules))),
+        attacks=named_attacks,
+        byzantine=tuple(count if counts[count] else 0 for count in plan.byzantine),
+    )
+    return Contest(plan, own, counts | {0: 0}, scene.task.agents, plan.study.rounds)
+
+
+def _names(asked: Sequence[Any], room: ModuleType, made: Callable[[str], Any], own: dict[str, Any]) -> tuple[str, ...]:
+    """The names of all that was asked for, each once; what was given as a value goes to `own`."""
+    if isinstance(asked, str) or not asked:
+        raise BadInput(f"rules and attacks are lists of names or of values, and not empty; got {asked!r}")
+    names: dict[str, None] = {}
+    for one in asked:
+        if one == ALL:
+            names |= dict.fromkeys(sorted(catalogue(room)))
+        elif isinstance(one, str):
+            made(one)  # a misspelt name is refused now, not after an hour
+            names[tidied(one)] = None
+        else:
+            name = name_of(one, made)
+            if catalogue(room).get(name.partition(":")[0], type(one)) is not type(one):
+                raise BadInput(f"{name} is the name of one of ours; call the class of your own something else")
+            names[name], own[name] = None, one
+    return tuple(names)
+
+
+def name_of(value: Any, made: Callable[[str], Any]) -> str:
+    """What to call a rule or an attack: as one would type it, with the parameters that are not the usual ones.
+
+    >>> from varangian import rules
+    >>> name_of(rules.loss_based(keep="all"), lambda name: rules.loss_based())
+    'loss-based:keep=all'
+    """
+    name = type(value).__name__.replace("_", "-")
+    if not dataclasses.is_dataclass(value):
+        return name
+    usually = settings_of(usual) if (usual := _usual(value, name, made)) is not None else {}
+    changed = [(key, now) for key, now in settings_of(value).items() if key not in usually or usually[key] != now]
+    # A parameter that is itself such a value comes last.
+    changed.sort(key=lambda pair: dataclasses.is_dataclass(pair[1]))
+    return f"{name}:{','.join(f'{key}={_typed(now, made)}' for key, now in changed)}" if changed else name
+
+
+def _usual(value: Any, name: str, made: Callable[[str], Any]) -> Any:
+    """What the name means without parameters: here, or by the class itself where it is one's own."""
+    try:
+        usual = made(name)
+        if type(usual) is type(value):
+            return usual
+    except (BadInput, TypeError):
+        pass
+    try:
+        return type(value)()
+    except TypeError:
+        return None
+
+
+def _typed(value: Any, made: Callable[[str], Any]) -> str:
+    if dataclasses.is_dataclass(value):
+        return name_of(value, made)
+    if isinstance(value, tuple | list):
+        return "/".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,230 @@
+"""Every rule against every attack, measured against no cooperation: which rule to use, and what breaks it.
+
+A tournament measures only the end of each run, keeps what it has finished, and never plays it again: give it the same
+folder and it goes on, also with more rules, attacks and numbers of Byzantine agents than before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from varangian import results
+from varangian.callbacks import Callback
+from varangian.contest import ALL, Contest, enter
+from varangian.errors import BadInput
+from varangian.ledger import Key, Ledger, Played
+from varangian.machine import chosen_device
+from varangian.record import Recorder
+from varangian.report.table import headline
+from varangian.simulate import seeds_at_once, simulate
+from varangian.standings import REFERENCE, Outcome, Standings
+from varangian.state import State
+from varangian.studies.study import Study
+from varangian.sweep import Cell, SeedsProgress
+from varangian.workers import Lost, in_processes
+from varangian.world import Byzantine, World
+
+
+@dataclass(frozen=True)
+class OnlyTheEnd:
+    """Has a recorder that notes the last round alone note all those that `results.final` looks at, and no weights."""
+
+    rounds: int
+
+    def start(self, world: World, state: State, rounds: int) -> None: ...
+
+    def round(self, world: World, state: State, recorder: Recorder) -> None:
+        recorder.snapshots = 0
+        if state.round >= self.rounds - max(1, self.rounds // 5):
+            recorder.every = max(1, world.agents * self.rounds // 10**7)
+
+    def end(self, world: World, state: State) -> None: ...
+
+
+def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
+    """Run one cell; whatever is wrong with it is its result, and no concern of the other cells."""
+    plan = contest.plan
+    try:
+        result = simulate(
+            plan.study,
+            rule=contest.rule(cell.rule),
+            attack=contest.attack(cell.attack) if cell.attack else None,
+            byzantine=cell.byzantine,
+            rounds=contest.rounds,
+            seeds=plan.seeds,
+            device=plan.device,
+            dtype=plan.dtype,
+            callbacks=[OnlyTheEnd(contest.rounds), *callbacks],
+            record_every=contest.rounds,
+        )
+        return Played(tuple(results.summary(result)))
+    except BadInput as error:
+        return Played(problem=f"not applicable: {_one_line(error)}")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        return Played(problem=f"failed: {type(error).__name__}: {_one_line(error)} ({place})")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def usual_jobs(contest: Contest) -> int:
+    """One on a GPU, which runs one thing at a time; else one a core."""
+    scene = contest.plan.study.scene(0)
+    together = min(contest.plan.seeds, seeds_at_once(scene))
+    if chosen_device(contest.plan.device, [scene] * together).type == "cuda":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def compete(
+    contest: Contest,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    jobs: int = 1,
+    begin: Callable[[Cell], object] = lambda cell: None,
+    advance: Callable[[int], object] = lambda rounds: None,
+) -> Standings:
+    """Play all cells that the folder does not hold yet, keeping each as it finishes, and write what came of all."""
+    if jobs < 1:
+        raise BadInput(f"cells are run by at least one job, but jobs is {jobs}")
+    ledger = Ledger.open(folder, contest.plan, resume) if folder else None
+    done: dict[Cell, Played] = {}
+    keys = {cell: _key(contest, cell) for cell in contest.cells}
+    for cell, key in keys.items():
+        if ledger and key in ledger.played:
+            done[cell] = ledger.played[key]
+            advance(contest.rounds * contest.plan.seeds)
+    left = [cell for cell in keys if cell not in done]
+    with closing(_played(contest, left, min(jobs, len(left)), begin, advance)) as finishing:
+        for cell, played in finishing:
+            done[cell] = played
+            if ledger and not played.failed:
+                ledger.add(keys[cell], cell, played)
+    standings = tally(contest, done)
+    if folder:
+        from varangian.report.standings import write_standings
+
+        write_standings(standings, folder)
+    return standings
+
+
+def _key(contest: Contest, cell: Cell) -> Key:
+    """Everything that decides a cell's numbers besides what is the same for the whole folder."""
+
+    def told(name: str, value: Callable[[str], Any]) -> str:
+        try:
+            return repr(value(name)) if name else ""
+        except BadInput:
+            return name
+
+    rule, attack = told(cell.rule, contest.rule), told(cell.attack, contest.attack)
+    return cell.rule, rule, cell.attack, attack, repr(cell.byzantine)
+
+
+def _played(
+    contest: Contest,
+    cells: Sequence[Cell],
+    jobs: int,
+    begin: Callable[[Cell], object],
+    advance: Callable[[int], object],
+) -> Generator[tuple[Cell, Played]]:
+    if jobs <= 1:
+        for cell in cells:
+            begin(cell)
+            yield cell, play(contest, cell, [SeedsProgress(advance)])
+        return
+    with closing(in_processes(partial(_play_on_one_thread, contest), cells, jobs, begin)) as finishing:
+        for cell, played in finishing:
+            advance(contest.rounds * contest.plan.seeds)
+            yield cell, Played(problem=f"failed: {played}") if isinstance(played, Lost) else played
+
+
+def _play_on_one_thread(contest: Contest, cell: Cell) -> Played:
+    """As many processes as cores leave a thread to each."""
+    torch.set_num_threads(1)
+    return play(contest, cell)
+
+
+def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
+    """What came of all cells, each beside no cooperation with as many Byzantine agents."""
+    plan, counts = contest.plan, contest.counts
+    alone = {counts[cell.byzantine]: played.rows for cell, played in done.items() if cell.rule == REFERENCE}
+    measured = next((rows for rows in alone.values() if rows), None)
+    if measured is None:
+        raise BadInput(f"no cooperation gives no result: {next(iter(done.values())).problem}")
+    metric = headline(measured)
+    outcomes: list[Outcome] = []
+    for cell in contest.cells:
+        played, count = done[cell], counts[cell.byzantine]
+        outcomes.append(
+            Outcome(
+                rule=cell.rule,
+                attack=cell.attack,
+                byzantine=count,
+                values=tuple(float(row[f"{metric}_mean"]) for row in played.rows),
+                alone=tuple(float(row[f"{metric}_mean"]) for row in alone[count]),
+                worst=_mean([float(row[f"{metric}_worst"]) for row in played.rows]),
+                seconds=sum(float(row["seconds"]) for row in played.rows),
+                problem=played.problem,
+            )
+        )
+    return Standings(plan.study.name, metric, contest.agents, contest.rounds, plan.seeds, tuple(outcomes))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def tournament(
+    study: str | Study,
+    *,
+    rules: Sequence[Any] = (ALL,),
+    attacks: Sequence[Any] = (ALL,),
+    byzantine: Sequence[Byzantine] = (),
+    seeds: int = 5,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    folder: Path | str | None = None,
+    jobs: int = 1,
+) -> Standings:
+    """Every rule against every attack, each as a name or as a value (one of your own, too); by default all there are.
+
+    With `folder`, what is finished is kept there and not played again, and `tournament.csv`, `.md` and `.png` tell
+    what came of it. With `jobs`, cells are run in so many processes, which must be able to import what they run.
+
+    >>> from varangian import rules
+    >>> some = {"attacks": ["sign-flip", "silent"], "byzantine": [3], "seeds": 2, "settings": {"agents": 10}}
+    >>> standings = tournament("target-localization", rules=["average", rules.loss_based()], rounds=50, **some)
+    >>> standings.worst("average", 3).attack
+    'sign-flip'
+    """
+    about: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "settings": settings, "device": device, "dtype": dtype}
+    contest = enter(study, rules=rules, attacks=attacks, byzantine=byzantine, **about)
+    return compete(contest, None if folder is None else Path(folder), jobs=jobs)
+
+
+class _CallableModule(ModuleType):
+    """`varangian.tournament` is this module as soon as anybody imports it; calling it means calling the function."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Standings:
+        return tournament(*args, **settings)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,108 @@
+"""Work spread over processes, one piece at a time each; a process that dies costs only its own piece."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pickle import PicklingError
+from typing import TypeVar, cast
+
+from varangian.errors import BadInput
+
+Piece = TypeVar("Piece")
+Done = TypeVar("Done")
+
+TRIES = 2
+"""How often a piece is given out: a process may have been killed for its neighbour's appetite."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What came of a piece whose process died each time."""
+
+    exit_code: int | None
+
+    def __str__(self) -> str:
+        if self.exit_code is not None and self.exit_code < 0:
+            return f"its process was killed {TRIES} times (signal {-self.exit_code}); memory may be short"
+        return f"its process ended {TRIES} times (status {self.exit_code})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    line: Connection[object, object]
+
+
+def in_processes(
+    work: Callable[[Piece], Done],
+    pieces: Sequence[Piece],
+    jobs: int,
+    begin: Callable[[Piece], object] = lambda piece: None,
+) -> Generator[tuple[Piece, Done | Lost]]:
+    """Each piece and what came of it, as they finish, from `jobs` processes.
+
+    `work` and its pieces must be picklable. Whoever stops asking ends the processes.
+
+    >>> sorted(in_processes(abs, [-2, 3], jobs=1))
+    [(-2, 2), (3, 3)]
+    """
+    waiting = deque((piece, 1) for piece in pieces)
+    idle: list[_Worker] = []
+    busy: dict[_Worker, tuple[Piece, int]] = {}
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                worker = idle.pop() if idle else _hired(work)
+                piece, tries = waiting.popleft()
+                busy[worker] = piece, tries
+                begin(piece)
+                with suppress(OSError):  # it has just died: its line will say so
+                    worker.line.send(piece)
+            ready = set(wait([worker.line for worker in busy]))
+            for worker in [worker for worker in busy if worker.line in ready]:
+                piece, tries = busy.pop(worker)
+                try:
+                    done = cast(Done, worker.line.recv())
+                except (EOFError, OSError):
+                    worker.process.join()
+                    if tries < TRIES:
+                        waiting.appendleft((piece, tries + 1))
+                    else:
+                        yield piece, Lost(worker.process.exitcode)
+                else:
+                    idle.append(worker)
+                    yield piece, done
+    finally:
+        for worker in (*idle, *busy):
+            worker.process.terminate()
+        for worker in (*idle, *busy):
+            worker.process.join()
+
+
+def _hired(work: Callable[[Piece], Done]) -> _Worker:
+    # Spawned, for a forked process cannot use CUDA, and inherits the locks of threads it does not have.
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    try:
+        process.start()
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise BadInput(f"this cannot be sent to other processes, use one job: {error}") from error
+    theirs.close()  # else the end of the process would not be the end of the line
+    return _Worker(process, ours)
+
+
+def _serve(line: Connection[object, object], work: Callable[[object], object]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for whoever started us, and ends us
+    try:
+        while True:
+            line.send(work(line.recv()))
+    except (EOFError, BrokenPipeError):
+        pass  # nobody asks any more
