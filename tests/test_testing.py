@@ -13,18 +13,16 @@ from torch import Tensor
 from varangian import attacks, rules
 from varangian.attacks import ToAll, ToEach, View
 from varangian.inbox import Inbox
+from varangian.naming import catalogue
 from varangian.rules import Combined
 from varangian.testing import ATTACK_PROPERTIES, RULE_PROPERTIES, check_attack, check_rule
 
 torch.set_num_threads(1)
 
 RULES = [
-    rules.alone(),
-    rules.average(),
-    rules.distance_based(),
+    *(rule() for rule in catalogue(rules).values()),
     rules.distance_based(target="ahead", p=1),
     rules.distance_based(p=float("inf"), smoothing=1.0),
-    rules.loss_based(),
     rules.loss_based(keep="all"),
     rules.loss_based(weigh="regret"),
     rules.loss_based(keep="all", weigh="regret", smoothing=1.0),
@@ -32,17 +30,11 @@ RULES = [
     rules.loss_based(start=100.0),
 ]
 ATTACKS = [
-    attacks.uniform(),
+    *(attack() for attack in catalogue(attacks).values()),
     attacks.uniform(15, 16),
-    attacks.gaussian(),
     attacks.gaussian(3.0, 0.0),
-    attacks.sign_flip(),
     attacks.sign_flip(10.0),
-    attacks.shrink(),
-    attacks.pulling(),
     attacks.pulling((1.0, 2.0), 0.5),
-    attacks.not_finite(),
-    attacks.silent(),
     attacks.crash(2),
     attacks.sleeper(2),
     attacks.sleeper(2, then=attacks.pulling()),
@@ -58,12 +50,6 @@ def test_every_shipped_rule_passes(rule: Any) -> None:
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_every_shipped_attack_passes(attack: Any) -> None:
     check_attack(attack)
-
-
-def test_nothing_shipped_is_left_out() -> None:
-    pieces = {"Combined", "Rule", "Attack", "ToAll", "ToEach", "View"}
-    for shipped, tested in ((rules, RULES), (attacks, ATTACKS)):
-        assert {type(one).__name__ for one in tested} == set(shipped.__all__) - pieces
 
 
 def test_an_attack_that_knows_the_number_of_parameters_is_told() -> None:

@@ -20,6 +20,7 @@ from varangian.rules.evidence import (
     check_forgetting,
     everyone,
     not_worse,
+    own,
     smooth,
     uniformly,
 )
@@ -109,6 +110,6 @@ class loss_based:
     def combine(self, inbox: Inbox, state: Smoothed) -> Combined[Smoothed]:
         risk, state = smooth(inbox.loss(self.judge), self.smoothing or inbox.forgetting, state)
         kept = not_worse(risk) if self.keep == "not-worse" else everyone(risk)
-        excess = risk if self.weigh == "risk" else (risk - risk[:, :1]).clamp(min=0)
+        excess = risk if self.weigh == "risk" else (risk - own(risk)).clamp(min=0)
         weights = by_inverse(excess, kept)
         return Combined(inbox.mix(weights), weights, state)

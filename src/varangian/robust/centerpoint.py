@@ -1,0 +1,160 @@
+"""Points that lie deep among the others: no half-space around them holds only a few."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from varangian.robust.coordinatewise import median
+from varangian.robust.geometric import geometric_median
+from varangian.robust.stack import Array, Mask, admit, look, settled
+
+_EXCHANGES = 100
+_ROUNDING = 1e-13
+_SMALLEST = 1e-300
+_AT_ONCE = 2**22
+
+Points = Float[Tensor, "neighbourhood n d"]
+
+
+def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
+    """A point such that every half-space that contains it holds many of the n vectors: its Tukey depth.
+
+    - On a line: the median, of depth at least n/2.
+    - In the plane: the centre of the largest disc of points of depth at least n/3, which there always are. Where the
+      disc is a single point, the rounding of the type decides on which side of a vector the point lies. Liars fewer
+      than n/3 cannot move it out of the convex hull of the others.
+    - In d ≥ 3 dimensions: iterated Radon points (Clarkson et al. 1996), over groups of d + 2 vectors in their order,
+      the points so found grouped again while there are d + 2; the geometric median of the last. Depth at least 2^h
+      with h = ⌊log n / log(d + 2)⌋: fewer than 2^h liars cannot move it out of the convex hull of the others. With
+      fewer than d + 2 vectors that is the geometric median of all, and no more than a point of their convex hull.
+
+    Cost: n³ in the plane, n d² beyond; on a line that of the median.
+
+    >>> centerpoint(torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]]))
+    tensor([2., 2.])
+    """
+    stack = admit(vectors, mask)
+    if stack.d == 1:
+        return median(vectors, mask=mask)
+    if stack.d > 2 and stack.n < stack.d + 2:
+        return geometric_median(vectors, mask=mask)
+    present = look(stack)
+    who = torch.ones_like(stack.vectors[..., 0], dtype=torch.bool) if present.who is None else present.who
+    points = stack.vectors.double().masked_fill(~who[..., None], 0).reshape(-1, stack.n, stack.d)
+    there = who.reshape(-1, stack.n)
+    if stack.d == 2:
+        at_once = max(1, _AT_ONCE // stack.n**3)
+        parts = [_in_the_plane(*some) for some in zip(points.split(at_once), there.split(at_once), strict=True)]
+        result = torch.cat(parts)
+    else:
+        result = _iterated_radon(points, there)
+    largest = torch.finfo(stack.vectors.dtype).max
+    result = result.clamp(-largest, largest).view(*stack.vectors.shape[:-2], stack.d)
+    return stack.vector(result, present)
+
+
+def _in_the_plane(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood 2"]:
+    """The deepest point of the region of depth k = ⌈n/3⌉, an intersection of half-planes u · z ≤ h(u).
+
+    h(u) is the k-th largest of u · x_i. Between two directions next to each other, each normal to a line through two of
+    the points, the same point attains it, so that those directions, and the axes lest two be opposite, are enough.
+    """
+    count = there.sum(-1, keepdim=True)
+    k = (count + 2) // 3
+    i, j = torch.triu_indices(points.shape[1], points.shape[1], 1, device=points.device)
+    # Halves, so that the difference of the largest numbers is one.
+    along = points[:, i] * 0.5 - points[:, j] * 0.5
+    size = along.abs().amax(-1, keepdim=True)
+    length = torch.linalg.vector_norm(along / size.clamp(min=_SMALLEST), dim=-1, keepdim=True) * size
+    known = (there[:, i] & there[:, j])[..., None] & (size > 0)
+    normal = torch.where(known, torch.stack((-along[..., 1], along[..., 0]), -1) / length.clamp(min=_SMALLEST), 0)
+    axes = torch.eye(2, dtype=points.dtype, device=points.device).expand(len(points), 2, 2)
+    normal = torch.cat((axes, normal), 1)
+    place = (normal @ points.mT).masked_fill_(~there[:, None], torch.inf).sort(-1).values
+    low = _at(place, (k - 1).clamp(min=0))
+    high = _at(place, (count - k).clamp(min=0))
+    middle, half = (low[:, :2] + high[:, :2]) / 2, (high[:, :2] - low[:, :2]) / 2
+    scale = half.amax(-1, keepdim=True)
+    scale = torch.where(scale > 0, scale, 1)
+    offset = (normal @ middle[..., None])[..., 0]
+    bound = torch.cat((high - offset, offset - low), 1) / scale
+    known = torch.cat((known.new_ones(len(known), 2, 1), known), 1)[..., 0]
+    bound = bound.masked_fill_(~torch.cat((known, known), 1), torch.inf)
+    return middle + scale * _deepest(torch.cat((normal, -normal), 1), bound)
+
+
+def _at(place: Float[Tensor, "neighbourhood direction n"], rank: Int[Tensor, "neighbourhood 1"]) -> Tensor:
+    return torch.take_along_dim(place, rank[..., None], dim=-1)[..., 0]
+
+
+def _deepest(
+    normal: Float[Tensor, "neighbourhood m 2"], bound: Float[Tensor, "neighbourhood m"]
+) -> Float[Tensor, "neighbourhood 2"]:
+    """argmin_z max_m (u_m · z − h_m), the linear program "least t with u_m · z − t ≤ h_m for all m".
+
+    By the dual simplex method: three constraints decide on (z, t), and the one most violated takes the place of that
+    among them which keeps all multipliers from being negative. The first three are too weak to matter in the end.
+    """
+    turn = torch.tensor([1.0, 5.0, 9.0], dtype=normal.dtype, device=normal.device) * (torch.pi / 6)
+    basis = torch.stack((turn.cos(), turn.sin(), torch.full_like(turn, -1)), -1).expand(len(normal), 3, 3)
+    bounds = torch.full_like(basis[..., 0], 8)
+    best, lowest = torch.zeros_like(normal[:, 0]), torch.full_like(bound[:, 0], torch.inf)
+    for _ in range(_EXCHANGES):
+        # Rows of the inverse, and with it all that is solved for, by Cramer's rule.
+        inverse = torch.linalg.cross(basis.roll(-1, 1), basis.roll(-2, 1))
+        inverse = inverse / (inverse[:, :1] * basis[:, :1]).sum(-1, keepdim=True)
+        z, t = (bounds[..., None] * inverse).sum(1).split((2, 1), -1)
+        worst, which = ((normal @ z[..., None])[..., 0] - bound).max(-1)
+        best = torch.where((worst < lowest)[:, None], z, best)
+        lowest = torch.minimum(worst, lowest)
+        violated = worst[:, None] - t
+        if settled(violated.clamp(min=0), _ROUNDING):
+            break
+        enters = torch.cat((torch.take_along_dim(normal, which[:, None, None], 1)[:, 0], torch.full_like(t, -1)), -1)
+        share = (inverse @ enters[..., None])[..., 0]
+        ratio = torch.where(share > _ROUNDING, -inverse[..., 2] / share, torch.inf)
+        leaves = torch.arange(3, device=ratio.device) == ratio.argmin(-1, keepdim=True)
+        leaves = leaves & (violated > _ROUNDING)
+        basis = torch.where(leaves[..., None], enters[:, None], basis)
+        bounds = torch.where(leaves, bound.gather(1, which[:, None]), bounds)
+    return best
+
+
+def _iterated_radon(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood d"]:
+    """Each level has as many points as the one below has full groups; the last that has any is the answer."""
+    n, d = points.shape[1:]
+    here: Tensor = geometric_median(points, mask=there)
+    if n < d + 2:
+        return here
+    order = (~there).to(torch.uint8).argsort(dim=-1, stable=True)
+    points, there = torch.take_along_dim(points, order[..., None], dim=1), there.gather(1, order)
+    groups = n // (d + 2)
+    full = there[:, : groups * (d + 2)].view(-1, groups, d + 2).all(-1)
+    found = _radon(points[:, : groups * (d + 2)].view(-1, groups, d + 2, d))
+    above = _iterated_radon(found.masked_fill(~full[..., None], 0), full)
+    return torch.where(full.any(-1, keepdim=True), above, here)
+
+
+def _radon(points: Float[Tensor, "neighbourhood group d+2 d"]) -> Float[Tensor, "neighbourhood group d"]:
+    """The point where the convex hulls of two parts of d + 2 points meet, by the sign of λ: Σ λ_i x_i = 0, Σ λ_i = 0.
+
+    About their median and with each point (x_i, 1) scaled to the same size, so that one far away does not drown the
+    others; and from the part whose points are nearer.
+    """
+    middle: Tensor = median(points)[..., None, :]
+    # Quarters, so that the difference of the largest numbers is one.
+    from_middle = points * 0.25 - middle * 0.25
+    size = from_middle.abs().amax(-1, keepdim=True)
+    usual = size.median(-2, keepdim=True).values
+    usual = torch.where(usual > 0, usual, 1)
+    larger = torch.maximum(size, usual)
+    lifted = torch.cat((from_middle / larger, usual / larger), -1)
+    null = torch.linalg.svd(lifted.mT, full_matrices=True).Vh[..., -1, :, None]
+    parts = torch.stack((null.clamp(min=0), (-null).clamp(min=0)))
+    reach = torch.where(parts > 0, size, 0).amax(-2)
+    part = torch.where((reach[0] <= reach[1])[..., None], parts[0], parts[1])
+    share = part * usual / larger
+    share = share / share.sum(-2, keepdim=True).clamp(min=_SMALLEST)
+    return middle[..., 0, :] + 4 * (share * from_middle).sum(-2)

@@ -1,0 +1,237 @@
+"""Rules that choose some of the vectors by their distances and average those: convex weights, found without a pass
+over the vectors beyond one matrix product."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from varangian.errors import BadInput
+from varangian.robust.gram import first, products, row, squared_to
+from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, look
+from varangian.robust.weights import combine, lowest, mix
+
+_KRUM = Bound(2, 2)
+_MIXING = Bound(1, 0)
+_SUBSETS = 200_000
+_AT_ONCE = 2**20
+
+
+def krum_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """1 for the vector that `krum` takes, 0 for the others."""
+    stack = admit(vectors, mask)
+    scores, present, _ = _krum(stack, "krum", f)
+    return stack.back(lowest(scores, 1, present).to(stack.work))
+
+
+def krum(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """The vector with the lowest score, the sum of squared distances to its n − f − 2 nearest others.
+
+    Needs 2f + 2 < n (Blanchard et al. 2017). ByzFL and ByzPy sum over the n − f − 1 nearest others instead,
+    one more than the paper. Ties go to the lower number. Cost: n² d, one matrix product.
+
+    >>> krum(torch.tensor([[0.0], [1.0], [2.0], [4.0], [5.0]]), f=1)
+    tensor([1.])
+    """
+    stack = admit(vectors, mask)
+    scores, present, _ = _krum(stack, "krum", f)
+    return stack.vector(row(stack, scores.argmin(-1), present), present)
+
+
+def multi_krum_weights(vectors: Array, f: Number, m: int | None = None, *, mask: Mask = None) -> Array:
+    """1/m for each vector that `multi_krum` takes, 0 for the others."""
+    stack = admit(vectors, mask)
+    return stack.back(_multi_krum(stack, f, m)[0].to(stack.work))
+
+
+def multi_krum(vectors: Array, f: Number, m: int | None = None, *, mask: Mask = None) -> Array:
+    """The mean of the m vectors with the lowest scores of `krum`; m is n − f unless given.
+
+    Needs 2f + 2 < n (Blanchard et al. 2017). With a mask, m is at most the number present. Cost: n² d.
+
+    >>> multi_krum(torch.tensor([[0.0], [1.0], [2.0], [4.0], [99.0]]), f=1, m=3)
+    tensor([1.])
+    """
+    stack = admit(vectors, mask)
+    weights, present = _multi_krum(stack, f, m)
+    return stack.vector(combine(stack, weights, present), present)
+
+
+def _multi_krum(stack: Stack[Any], f: Number, m: int | None) -> tuple[Float[Tensor, "*batch n"], Present]:
+    if m is not None and not 1 <= m <= stack.n:
+        raise BadInput(f"multi_krum averages m of n vectors, 1 ≤ m ≤ n, but n is {stack.n} and m is {m}")
+    scores, present, few = _krum(stack, "multi_krum", f)
+    taken = present.number - few if m is None else _most(present.number, m)
+    return lowest(scores, taken, present), present
+
+
+def _krum(stack: Stack[Any], rule: str, f: Number) -> tuple[Float[Tensor, "*batch n"], Present, Number]:
+    """The scores, infinite where absent, who is present, and how many liars were reckoned with."""
+    _KRUM.check(rule, f, stack)
+    _, squared, present = products(stack)
+    few = _KRUM.bear(f, present)
+    if present.who is not None:
+        squared = squared.masked_fill(~present.who[..., None, :], math.inf)
+    # Each vector is its own nearest, at distance zero: one more than n − f − 2 with itself.
+    nearest = squared.sort(-1).values
+    near = present.number - few - 1
+    if isinstance(near, Tensor):
+        rank = torch.arange(stack.n, device=nearest.device)
+        scores = torch.where(rank < near[..., None, None], nearest, 0).sum(-1)
+    else:
+        scores = nearest[..., : max(0, near)].sum(-1)
+    return scores if present.who is None else scores.masked_fill(~present.who, math.inf), present, few
+
+
+def _most(count: Number, m: int) -> Number:
+    return count.clamp(max=m) if isinstance(count, Tensor) else min(count, m)
+
+
+def monna_weights(vectors: Array, f: Number, own: int = 0, *, mask: Mask = None) -> Array:
+    """1/(n − f) for each vector that `monna` takes, 0 for the others."""
+    stack = admit(vectors, mask)
+    return stack.back(_monna(stack, f, own)[0].to(stack.work))
+
+
+def monna(vectors: Array, f: Number, own: int = 0, *, mask: Mask = None) -> Array:
+    """The mean of the n − f vectors nearest to vector number `own`, itself among them (Farhadkhani et al. 2023).
+
+    Needs 2f < n. Where one's own vector is absent, the first present stands in for it. Cost: two passes, 2 n d.
+
+    >>> monna(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
+    tensor([1.])
+    """
+    stack = admit(vectors, mask)
+    weights, present = _monna(stack, f, own)
+    return stack.vector(combine(stack, weights, present), present)
+
+
+def _monna(stack: Stack[Any], f: Number, own: int) -> tuple[Float[Tensor, "*batch n"], Present]:
+    MINORITY.check("monna", f, stack)
+    squared, present, _ = squared_from(stack, own)
+    return lowest(squared, present.number - MINORITY.bear(f, present), present), present
+
+
+def squared_from(stack: Stack[Any], own: int) -> tuple[Float[Tensor, "*batch n"], Present, Int[Tensor, "*batch"] | int]:
+    """|x_i − x_own|², who is present, and whose number `own` is: the first present where that vector is absent."""
+    if not 0 <= own < stack.n:
+        raise BadInput(f"own must be the number of one of the {stack.n} vectors, 0 to {stack.n - 1}, not {own}")
+    if stack.may_look:
+        squared, present = squared_to(stack, stack.vectors[own].to(stack.work).nan_to_num())
+        if present.who is None:
+            return squared, present, own
+    present = look(stack)
+    if present.who is None:
+        return *squared_to(stack, stack.vectors[own].to(stack.work), present), own
+    mine = torch.where(present.who[..., own], own, first(present))
+    return *squared_to(stack, row(stack, mine, present), present), mine
+
+
+def nearest_neighbour_mixing_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """(…, n, n): row i weighs the vectors that `nearest_neighbour_mixing` puts in place of vector i."""
+    stack = admit(vectors, mask)
+    return stack.back(_mixing(stack, f)[0].to(stack.work))
+
+
+def nearest_neighbour_mixing(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """Each vector replaced by the mean of the n − f nearest to it, itself among them (Allouah et al. 2023): (…, n, d).
+
+    Needs f < n; to be followed by a rule such as `trimmed_mean`. In place of a vector that is absent stands what stands
+    in place of the first present. Cost: two matrix products, 2 n² d.
+
+    >>> nearest_neighbour_mixing(torch.tensor([[0.0], [1.0], [5.0], [90.0]]), f=2)
+    tensor([[ 0.5000],
+            [ 0.5000],
+            [ 3.0000],
+            [47.5000]])
+    """
+    stack = admit(vectors, mask)
+    weights, present = _mixing(stack, f)
+    mixed = mix(stack, weights, present).to(stack.vectors.dtype)
+    if present.who is not None:
+        nobody = torch.as_tensor(present.number == 0, device=mixed.device)[..., None, None]
+        mixed = torch.where(nobody, stack.vectors[..., :1, :].nan_to_num(), mixed)
+    return stack.back(mixed)
+
+
+def _mixing(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n n"], Present]:
+    _MIXING.check("nearest_neighbour_mixing", f, stack)
+    _, squared, present = products(stack)
+    kept = present.number - _MIXING.bear(f, present)
+    # A vector is nearest to itself, even among copies of it.
+    squared.diagonal(dim1=-2, dim2=-1).fill_(-1)
+    if present.who is None:
+        return lowest(squared, kept, present), present
+    which = torch.where(present.who, torch.arange(stack.n, device=squared.device), first(present)[..., None])
+    squared = torch.take_along_dim(squared, which[..., None], dim=-2)
+    columns = Present(present.who[..., None, :], kept, 0)
+    return lowest(squared, kept[..., None] if isinstance(kept, Tensor) else kept, columns), present
+
+
+def minimum_diameter_average_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """1/(n − f) for each vector that `minimum_diameter_average` takes, 0 for the others."""
+    stack = admit(vectors, mask)
+    return stack.back(_smallest(stack, f)[0].to(stack.work))
+
+
+def minimum_diameter_average(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
+    """The mean of the n − f vectors whose largest distance from each other is smallest (El Mhamdi et al. 2018, "MDA").
+
+    Needs 2f < n. Exact, by looking at every subset, and so for small n and f only: their number is at most 200 000.
+    Ties go to the subset of lower numbers. Cost: n² d, and n² for every subset.
+
+    >>> minimum_diameter_average(torch.tensor([[0.0], [1.0], [2.0], [4.0], [90.0]]), f=2)
+    tensor([1.])
+    """
+    stack = admit(vectors, mask)
+    weights, present = _smallest(stack, f)
+    return stack.vector(combine(stack, weights, present), present)
+
+
+def _smallest(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n"], Present]:
+    MINORITY.check("minimum_diameter_average", f, stack)
+    most = min(f, (stack.n - 1) // 2) if isinstance(f, int) else (stack.n - 1) // 2
+    number = sum(math.comb(stack.n, k) for k in range(most if stack.may_look else 0, most + 1))
+    if number > _SUBSETS:
+        what = f"{number} subsets of {stack.n} vectors"
+        raise BadInput(f"minimum_diameter_average would look at {what}, at most {_SUBSETS} are allowed; lower f or n")
+    _, squared, present = products(stack)
+    few = MINORITY.bear(f, present)
+    left_out = _subsets(stack.n, *((few, few) if isinstance(few, int) else (0, most))).to(squared.device)
+    who = torch.ones_like(squared[..., 0], dtype=torch.bool) if present.who is None else present.who
+    few = torch.as_tensor(few, device=squared.device)
+    at_once = max(1, _AT_ONCE // squared.numel())
+    diameter = torch.cat([_diameter(squared, who, few, some) for some in left_out.split(at_once)], dim=-1)
+    best = diameter.argmin(-1)
+    kept = who & ~left_out.index_select(0, best.flatten()).view_as(who)
+    kept[..., 0] |= ~kept.any(-1)
+    return kept / kept.sum(-1, keepdim=True).double(), present
+
+
+def _diameter(
+    squared: Float[Tensor, "*batch n n"], who: Bool[Tensor, "*batch n"], few: Tensor, left_out: Bool[Tensor, "subset n"]
+) -> Float[Tensor, "*batch subset"]:
+    """The squared diameter of those not left out; infinite where those left out are not `few` of those present."""
+    who = who[..., None, :]
+    kept = who & ~left_out
+    pairs = kept[..., None] & kept[..., None, :]
+    diameter = torch.where(pairs, squared[..., None, :, :], 0).amax((-2, -1))
+    fits = (left_out.sum(-1) == few[..., None]) & ~(left_out & ~who).any(-1)
+    return diameter.masked_fill_(~fits, math.inf)
+
+
+@lru_cache(maxsize=16)
+def _subsets(n: int, fewest: int, most: int) -> Bool[Tensor, "subset n"]:
+    """Every way to leave out from `fewest` to `most` of n, high numbers first."""
+    sets = [chosen for k in range(fewest, most + 1) for chosen in reversed(list(combinations(range(n), k)))]
+    table = torch.zeros(len(sets), n, dtype=torch.bool)
+    rows = torch.tensor([r for r, chosen in enumerate(sets) for _ in chosen], dtype=torch.long)
+    columns = torch.tensor([i for chosen in sets for i in chosen], dtype=torch.long)
+    table[rows, columns] = True
+    return table

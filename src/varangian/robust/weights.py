@@ -1,0 +1,77 @@
+"""From scores to convex weights, and from weights to vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.robust.stack import Number, Present, Stack, everyone
+
+_AT_ONCE = 2**19
+
+
+def lowest(scores: Float[Tensor, "*batch n"], how_many: Number, present: Present) -> Float[Tensor, "*batch n"]:
+    """Equal weights for those present with the lowest scores; ties go to the lower number, and everything to slot 0
+    where nobody is present."""
+    if present.who is not None:
+        scores = scores.masked_fill(~present.who, math.inf)
+    order = scores.argsort(dim=-1, stable=True)
+    weights = torch.zeros_like(scores)
+    if isinstance(how_many, int):
+        how_many = max(1, how_many)
+        return weights.scatter_(-1, order[..., :how_many], 1 / how_many)
+    how_many = how_many.clamp(min=1)[..., None]
+    taken = torch.arange(scores.shape[-1], device=scores.device) < how_many
+    return weights.scatter_(-1, order, (taken / how_many.to(scores.dtype)).expand_as(order))
+
+
+def only(present: Present, weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Nothing for those absent, and everything to slot 0 where nobody is present."""
+    if present.who is None:
+        return weights
+    weights = weights.masked_fill(~present.who, 0)
+    weights[..., 0] += torch.as_tensor(present.number == 0, device=weights.device)
+    return weights
+
+
+def uniform(stack: Stack[Any], present: Present) -> Float[Tensor, "*batch n"]:
+    """The same weight for all who are present."""
+    if present.who is None:
+        return stack.vectors.new_full(stack.vectors.shape[:-1], 1 / stack.n, dtype=stack.work)
+    count = torch.as_tensor(present.number, device=present.who.device).clamp(min=1)
+    return present.who.to(stack.work) / count[..., None]
+
+
+def combine(stack: Stack[Any], weights: Float[Tensor, "*batch n"], present: Present) -> Float[Tensor, "*batch d"]:
+    """Σ_l w_l x_l; what is absent never enters a product."""
+    if present.who is None and stack.vectors.ndim == 2:
+        return mix(stack, weights, present)
+    return mix(stack, weights[..., None, :], present)[..., 0, :]
+
+
+def mix(stack: Stack[Any], weights: Float[Tensor, "*batch m n"], present: Present) -> Float[Tensor, "*batch m d"]:
+    """As many combinations as there are rows of weights, finite even where rounding passes the largest number."""
+    weights = weights.to(stack.work)
+    largest = torch.finfo(stack.vectors.dtype).max
+    if present.who is None and stack.vectors.dtype == stack.work:
+        return (weights @ stack.vectors).clamp_(-largest, largest)
+    shape = (*weights.shape[:-1], stack.d)
+    out = torch.empty(shape, dtype=stack.vectors.dtype, device=stack.vectors.device)
+    for columns in stack.columns(_AT_ONCE):
+        block = stack.vectors[..., columns].to(stack.work)
+        if present.who is not None:
+            block = block.masked_fill(~present.who[..., None], 0)
+        out[..., columns] = (weights @ block).clamp_(-largest, largest)
+    return out
+
+
+def average(stack: Stack[Any]) -> Float[Tensor, " d"] | None:
+    """The mean of a plain stack in one pass, or None where not all of it is finite: a sum tells."""
+    if not stack.may_look or stack.vectors.dtype != stack.work:
+        return None
+    out = uniform(stack, everyone(stack)) @ stack.vectors
+    return out if math.isfinite(out.sum()) else None

@@ -1,0 +1,33 @@
+"""The loss of models that nobody sent, such as mixtures of what was heard, on one's own sample."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.inbox import Inbox
+from varangian.task import JudgedOn
+
+
+def judged(
+    inbox: Inbox, models: Float[Tensor, "agent several number"], on: JudgedOn | None = None
+) -> Float[Tensor, "agent several"]:
+    """ℓ(θ; ξ_k) of several models for each agent; infinite where it is not a number.
+
+    Models may be whole, or the travelling part only: then each is judged with the agent's own private part.
+    """
+    if models.shape[2] < inbox.own.shape[1]:
+        own = inbox.own[:, None].expand(-1, models.shape[1], -1)
+        models = own.slice_scatter(models, 2, 0, models.shape[2])
+    loss = inbox.model.judge(models, inbox.samples[on or inbox.judged_on])
+    return torch.where(loss.abs() < math.inf, loss, math.inf)
+
+
+def onto_self(inbox: Inbox) -> Float[Tensor, "agent slot"]:
+    """The weights of an agent that keeps its own model."""
+    weights = inbox.own.new_zeros(inbox.heard.shape)
+    weights[:, 0] = 1
+    return weights

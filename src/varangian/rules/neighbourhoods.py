@@ -1,0 +1,101 @@
+"""What rules on whole neighbourhoods share: gathering messages within bounded memory, and how many liars to bear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from varangian.errors import BadInput
+from varangian.inbox import Inbox
+
+Heard = Bool[Tensor, "agent slot"]
+
+AT_ONCE = 2**24
+"""How many numbers the gathered messages of some agents, or the pairs of their neighbours, may take."""
+
+
+OfNeighbourhoods = Callable[..., Float[Tensor, "some out"]]
+"""From messages (some, slot, shared), who was heard (some, slot) and whatever else there is per agent."""
+
+
+def by_neighbourhood(inbox: Inbox, function: OfNeighbourhoods, *of_agents: Tensor) -> Float[Tensor, "agent out"]:
+    """`function(messages, heard, *of_agents)` for everyone, as many agents at a time as memory allows.
+
+    Messages are (some agents, slot, shared), slot 0 the agent's own; where nothing was heard stand finite numbers
+    that mean nothing, as the mask `heard` says. `of_agents` are the same agents' rows of each tensor given. What the
+    function returns, models or weights, has a row for each of these agents.
+
+        f = tolerated(0.2, inbox.heard)
+        shared = by_neighbourhood(inbox, lambda messages, heard, f: robust.trimmed_mean(messages, f, mask=heard), f)
+    """
+    slots = inbox.heard.shape[1]
+    some = max(1, AT_ONCE // max(1, slots * max(slots, inbox.rows.shape[1])))
+    pieces = zip(*(part.split(some) for part in (inbox.source, inbox.heard, *of_agents)), strict=True)
+    parts = [function(embedding(source, inbox.rows), heard, *rest) for source, heard, *rest in pieces]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def others(heard: Heard) -> Heard:
+    """Who was heard, the agent itself left out."""
+    without = heard.clone()
+    without[:, 0] = False
+    return without
+
+
+def share_of(share: float, heard: Heard) -> Int[Tensor, " agent"]:
+    """A share of the others heard, rounded up.
+
+    >>> share_of(0.7, torch.ones(1, 11, dtype=torch.bool))
+    tensor([7])
+    """
+    # The product of a share such as 0.07 and a count such as 100 may be a hair too large.
+    return torch.ceil(others(heard).sum(1).double() * share - 1e-9).long()
+
+
+def tolerated(f: float, heard: Heard) -> Int[Tensor, " agent"]:
+    """How many liars each agent is to bear: a whole number of neighbours, or a share of those heard, rounded up.
+
+    Never more than it heard. The agent itself, slot 0, is neither counted nor suspected.
+
+    >>> heard = torch.tensor([[True, True, True, True], [True, True, False, False], [True, False, False, False]])
+    >>> tolerated(2, heard)
+    tensor([2, 1, 0])
+    >>> tolerated(0.5, heard)
+    tensor([2, 1, 0])
+    """
+    if f < 1:
+        return share_of(f, heard)
+    return others(heard).sum(1).clamp(max=int(f))
+
+
+def honest_majority(heard: Heard) -> Int[Tensor, " agent"]:
+    """The most liars that leave more than half of those heard honest, the agent itself being one of them.
+
+    >>> honest_majority(torch.ones(1, 5, dtype=torch.bool)), honest_majority(torch.ones(1, 6, dtype=torch.bool))
+    (tensor([2]), tensor([2]))
+    """
+    return others(heard).sum(1) // 2
+
+
+def most_tolerated(f: float, slots: int) -> int:
+    """The largest number that `tolerated` can give in a table of so many slots, known without looking into it.
+
+    >>> most_tolerated(0.2, slots=11), most_tolerated(3, slots=2)
+    (2, 1)
+    """
+    return int(tolerated(f, torch.ones(1, max(1, slots), dtype=torch.bool))[0])
+
+
+def check_tolerated(f: float) -> None:
+    """A share below 1 or a whole number of neighbours.
+
+    >>> check_tolerated(1.5)
+    Traceback (most recent call last):
+    varangian.errors.BadInput: f must be a share of neighbours below 1 or a whole number of them, but is 1.5
+    """
+    if not (0 <= f < 1 or (1 <= f < float("inf") and f == int(f))):
+        raise BadInput(f"f must be a share of neighbours below 1 or a whole number of them, but is {f}")

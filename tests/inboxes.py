@@ -1,0 +1,167 @@
+"""Inboxes for tests of rules: one agent's, written down by hand, and a random network's, read agent by agent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varangian._stages import Story
+from varangian.graph import Graph
+from varangian.inbox import Inbox
+from varangian.messages import Wiring
+from varangian.model import Formula
+from varangian.rules.rule import Combined, Rule
+from varangian.truth import Truth
+
+
+def one_agent(
+    own: Sequence[float],
+    *messages: Sequence[float] | None,
+    aim: Sequence[float] | None = None,
+    previous: Sequence[float] | None = None,
+    step_size: float = 0.1,
+    forgetting: float = 0.5,
+    groups: Sequence[int] | None = None,
+    liars: Sequence[int] = (),
+) -> Inbox:
+    """What agent 0 sees who has `own` and hears these; None is silence. The loss of θ is ‖θ − aim‖², zero unless given.
+
+    The truth is the same: the risk of θ is its loss, `groups` and `liars` count from agent 0, the one who looks.
+    """
+    width, count = len(own), len(messages) + 1
+    rows = torch.tensor([own, *(m if m is not None else [0.0] * width for m in messages)], dtype=torch.float64)
+    graph = Graph.from_edges(count, [(sender, 0) for sender in range(1, count)])
+    table = Wiring.of(graph, torch.zeros(count, dtype=torch.bool), torch.device("cpu")).tables[0]
+    arrived = torch.tensor([True, *(m is not None for m in messages)])
+    goal = torch.tensor(aim or [0.0] * width, dtype=torch.float64).expand(count, width)
+    model = Formula(width, lambda theta, sample: (theta - sample[0]).square().sum(-1))
+    normal = torch.tensor([agent not in liars for agent in range(count)])[:, None]
+    group = torch.tensor(groups or [0] * count)
+    return Inbox(
+        model=model,
+        rows=rows,
+        source=table.senders,
+        heard=arrived[table.senders] & table.present,
+        own=rows,
+        previous=rows if previous is None else torch.tensor(previous, dtype=torch.float64).expand(count, width),
+        samples={"next": (goal,), "same": (goal,)},
+        judged_on="next",
+        forgetting=rows.new_full((count, 1), forgetting),
+        step_size=rows.new_full((count, 1), step_size),
+        truth=Truth(table, rows, group, normal, lambda models: (models - goal).square().sum(1)),
+    )
+
+
+def first_of(rule: Rule[Any], *rounds: Inbox) -> tuple[list[float], list[float] | None]:
+    """The model, and the weights, that agent 0 has after these rounds."""
+    state = rule.init(rounds[0].own.new_zeros(rounds[0].heard.shape))
+    for inbox in rounds:
+        combined = rule.combine(inbox, state)
+        state = combined.state
+    weights = None if combined.weights is None else combined.weights[0].tolist()
+    return combined.models[0].tolist(), weights
+
+
+def random_story(seed: int, agents: int = 8, dense: bool = False) -> Story:
+    """Three rounds of a random one-way graph in which every fourth sender or so is silent in a round."""
+    numbers = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=numbers, dtype=torch.float64)
+
+    edges = (torch.rand(agents, agents, generator=numbers) < 0.6).nonzero().numpy()
+    own = normal(4, agents, 4)
+    sent = own[..., :3].clone()
+    sent[torch.rand(4, agents, generator=numbers) < 0.25] = math.nan
+    u, y = normal(4, agents, 4), normal(4, agents)
+    return Story(Graph.from_edges(agents, edges), own, own + 0.3 * normal(4, agents, 4), sent, u, y, dense=dense)
+
+
+@dataclass(frozen=True, eq=False)
+class Ear:
+    """What one agent sees in one round, in plain vectors; `messages` are those it heard, by sender, its own first."""
+
+    agent: int
+    own: Tensor
+    previous: Tensor
+    messages: dict[int, Tensor]
+    loss: Callable[[Tensor], float]
+    """Of a travelling part with the agent's own private part, or of a whole model, on the next sample."""
+    combined: Tensor
+    weights: dict[int, float] | None
+    """What came of it, to be compared with."""
+    mu: float
+    nu: float
+
+
+def ears(story: Story, rule: Rule[Any]) -> Iterator[list[Ear]]:
+    """Every round of a story as its agents see it, with what `rule` made of it."""
+    for inbox, _, combined in story.play(rule):
+        yield [_ear(story, inbox, combined, agent) for agent in range(story.graph.agents)]
+
+
+def _ear(story: Story, inbox: Inbox, combined: Combined[Any], agent: int) -> Ear:
+    own, heard = inbox.own[agent], inbox.heard[agent].tolist()
+    senders = [agent, *story.graph.neighbours(agent)]
+    slots = [slot for slot, sender in enumerate(senders) if heard[slot]]
+    sample = tuple(part[agent] for part in inbox.samples["next"])
+
+    def loss(theta: Tensor) -> float:
+        return float(story.model.loss(torch.cat((theta, own[len(theta) :])), sample))
+
+    weights = combined.weights
+    return Ear(
+        agent=agent,
+        own=own,
+        previous=inbox.previous[agent],
+        messages={senders[slot]: inbox.rows[inbox.source[agent, slot]] for slot in slots},
+        loss=loss,
+        combined=combined.models[agent],
+        weights=None if weights is None else {senders[slot]: float(weights[agent, slot]) for slot in slots},
+        mu=float(inbox.step_size[agent]),
+        nu=float(torch.as_tensor(inbox.forgetting).expand(len(inbox.own), 1)[agent]),
+    )
+
+
+class Average:
+    """A smoothed mean in plain numbers: φ ← (1 − ν) φ + ν x, divided by the weight that observations have so far."""
+
+    def __init__(self) -> None:
+        self.weights: list[float] = []
+        self.values: list[float] = []
+
+    def observe(self, value: float, nu: float) -> float:
+        self.weights = [weight * (1 - nu) for weight in self.weights] + [nu]
+        self.values.append(value)
+        return self.mean
+
+    @property
+    def mean(self) -> float:
+        return sum(w * v for w, v in zip(self.weights, self.values, strict=True)) / sum(self.weights)
+
+    @property
+    def concentration(self) -> float:
+        """Σ w² of the normalised weights."""
+        return sum(w * w for w in self.weights) / sum(self.weights) ** 2
+
+
+def inverse(evidence: dict[int, float]) -> dict[int, float]:
+    """Weights by 1/φ over those given."""
+    total = sum(1 / value for value in evidence.values())
+    return {who: 1 / value / total for who, value in evidence.items()}
+
+
+def close(ear: Ear, weights: dict[int, float]) -> None:
+    """The agent should have these weights, none for the others, and the mix that they tell."""
+    assert ear.weights is not None
+    for sender, weight in ear.weights.items():
+        assert math.isclose(weight, weights.get(sender, 0.0), abs_tol=1e-9), (ear.agent, sender)
+    mix = sum(
+        (weight * ear.messages[sender] for sender, weight in weights.items()), torch.zeros(3, dtype=torch.float64)
+    )
+    torch.testing.assert_close(ear.combined, torch.cat((mix, ear.own[3:])), atol=1e-9, rtol=1e-9)
