@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from varangian import attacks as attacks
     from varangian import data as data
     from varangian import optimisers as optimisers
+    from varangian import robust as robust
     from varangian import rules as rules
     from varangian import studies as studies
     from varangian import testing as testing
@@ -35,7 +36,7 @@ _HOME = {
     "summary": "results",
     "tournament": "tournament",
 }
-_ROOMS = ("attacks", "data", "optimisers", "rules", "studies", "testing")
+_ROOMS = ("attacks", "data", "optimisers", "robust", "rules", "studies", "testing")
 
 __all__ = [*_HOME, *_ROOMS]
 

@@ -1,6 +1,10 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.attack import Attack, View
+from varangian.attacks.attack import Attack, Insight, Poisons, View
+from varangian.attacks.best_response import best_response
+from varangian.attacks.copying import collusion, free_rider, scaled, sybil
+from varangian.attacks.faults import delay, dropping, duplicate
+from varangian.attacks.poisoning import label_flip
 from varangian.attacks.simple import (
     crash,
     gaussian,
@@ -12,20 +16,51 @@ from varangian.attacks.simple import (
     sleeper,
     uniform,
 )
+from varangian.attacks.statistical import (
+    alie,
+    fang_krum,
+    fang_trimmed_mean,
+    inner_product,
+    mimic,
+    min_max,
+    min_sum,
+)
+from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
 from varangian.messages import ToAll, ToEach
 
 __all__ = [
     "Attack",
+    "Insight",
+    "Poisons",
     "ToAll",
     "ToEach",
     "View",
+    "alie",
+    "best_response",
+    "collusion",
     "crash",
+    "delay",
+    "dissensus",
+    "dropping",
+    "duplicate",
+    "fang_krum",
+    "fang_trimmed_mean",
+    "free_rider",
     "gaussian",
+    "inner_product",
+    "isolation",
+    "label_flip",
+    "mimic",
+    "min_max",
+    "min_sum",
     "not_finite",
     "pulling",
+    "scaled",
     "shrink",
-    "silent",
     "sign_flip",
+    "silent",
     "sleeper",
+    "spectral_dissensus",
+    "sybil",
     "uniform",
 ]

@@ -141,7 +141,7 @@ def _radon(points: Float[Tensor, "neighbourhood group d+2 d"]) -> Float[Tensor, 
     """The point where the convex hulls of two parts of d + 2 points meet, by the sign of λ: Σ λ_i x_i = 0, Σ λ_i = 0.
 
     About their median and with each point (x_i, 1) scaled to the same size, so that one far away does not drown the
-    others; and from the part whose points are nearer.
+    others.
     """
     middle: Tensor = median(points)[..., None, :]
     # Quarters, so that the difference of the largest numbers is one.
@@ -151,10 +151,8 @@ def _radon(points: Float[Tensor, "neighbourhood group d+2 d"]) -> Float[Tensor, 
     usual = torch.where(usual > 0, usual, 1)
     larger = torch.maximum(size, usual)
     lifted = torch.cat((from_middle / larger, usual / larger), -1)
-    null = torch.linalg.svd(lifted.mT, full_matrices=True).Vh[..., -1, :, None]
-    parts = torch.stack((null.clamp(min=0), (-null).clamp(min=0)))
-    reach = torch.where(parts > 0, size, 0).amax(-2)
-    part = torch.where((reach[0] <= reach[1])[..., None], parts[0], parts[1])
-    share = part * usual / larger
+    # The last column of Q is orthogonal to all columns of what was factored, whatever their rank.
+    null: Tensor = torch.linalg.qr(lifted, mode="complete").Q[..., -1:]
+    share = null.clamp(min=0) * usual / larger
     share = share / share.sum(-2, keepdim=True).clamp(min=_SMALLEST)
     return middle[..., 0, :] + 4 * (share * from_middle).sum(-2)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from varangian.errors import BadInput
 from varangian.robust.gram import Products, products
-from varangian.robust.stack import Array, Mask, Present, admit, settled
+from varangian.robust.stack import Array, Mask, Present, admit
 from varangian.robust.weights import combine, lowest, only
 
 _ITERATIONS = 100
@@ -68,15 +68,20 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
     floor = (reach * smoothing**2).clamp_(min=_SMALLEST)[..., None]
     half = (present.number + 1) // 2
     weights = lowest(torch.take_along_dim(squared, midst[..., None, None], dim=-2)[..., 0, :], half, present)
+    still = torch.ones_like(weights[..., :1], dtype=torch.bool)
     for iteration in range(iterations):
         product = (inner @ weights[..., None])[..., 0]
         apart = torch.sub(norm, product, alpha=2).add_(torch.linalg.vecdot(weights, product)[..., None])
         nearer = apart.clamp_(min=floor).rsqrt_()
         if present.who is not None:
             nearer = nearer.masked_fill_(~present.who, 0)
-        before, weights = weights, nearer.div_(nearer.sum(-1, keepdim=True).clamp_(min=_SMALLEST))
-        if iteration % 2 and settled(before.sub_(weights), tolerance):
-            break
+        after = nearer.div_(nearer.sum(-1, keepdim=True).clamp_(min=_SMALLEST))
+        # A neighbourhood stops when it has settled itself: who is computed beside it must not matter.
+        before, weights = weights, torch.where(still, after, weights)
+        if iteration % 2 and weights.device.type == "cpu":
+            still &= (before - weights).abs().amax(-1, keepdim=True) > tolerance
+            if not still.any():
+                break
     return only(present, weights)
 
 

@@ -1,0 +1,46 @@
+"""Attacks on data: Byzantine agents train as they should, on samples that were tampered with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.attacks.attack import View
+from varangian.messages import ToAll
+from varangian.model import Sample
+
+Own = Float[Tensor, "byzantine parameter"]
+
+
+@dataclass(frozen=True)
+class label_flip:
+    """Honest training on false labels: y becomes labels − 1 − y, and −y where targets are numbers.
+
+    What is sent is what the agent really learnt, so its statistics are those of any honest model of another task.
+    Knows nothing of others; against averaging, and against rules that only look for what stands out. Changes data, so
+    it works by itself and not inside another attack.
+
+    Tolpegin, Truex, Gursoy, Liu: Data poisoning attacks against federated learning systems. ESORICS 2020.
+    """
+
+    def init(self, own: Own) -> tuple[()]:
+        return ()
+
+    def send(self, view: View, state: tuple[()]) -> tuple[ToAll, tuple[()]]:
+        return ToAll(view.own), state
+
+    def poison(self, sample: Sample, labels: int) -> Sample:
+        """Targets are the last part of a sample.
+
+        >>> import torch
+        >>> label_flip().poison((torch.zeros(3, 1), torch.tensor([0, 1, 5])), labels=6)[1]
+        tensor([5, 4, 0])
+        >>> label_flip().poison((torch.zeros(1, 1), torch.tensor([2.5])), labels=0)[1]
+        tensor([-2.5000])
+        """
+        *inputs, targets = sample
+        # Of labels there may be more than have been seen so far; what is sent must be one of those seen.
+        flipped = (labels - 1 - targets) % labels if labels else -targets
+        return (*inputs, flipped)

@@ -1,0 +1,116 @@
+"""What tests of attacks share: a view of a small network, and a task in which everybody wants the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varangian import simulate
+from varangian._stages import Stage
+from varangian.attacks.attack import View
+from varangian.draws import Draws
+from varangian.graph import Graph
+from varangian.messages import ToEach, Wiring
+from varangian.model import Formula, Sample
+from varangian.task import Quadratic, Task
+
+GOAL = (1.0, -2.0, 3.0)
+
+
+def view_of(
+    graph: Graph,
+    byzantine: Sequence[int],
+    adapted: Tensor,
+    previous: Tensor | None = None,
+    round: int = 0,
+    seed: int = 0,
+) -> View:
+    """What Byzantine agents see; those who are victims average, and want to be at zero."""
+    lying = torch.isin(torch.arange(graph.agents), torch.tensor(byzantine))
+    stage = Stage(graph, lying, Draws.of(seed, graph.agents), adapted[None])
+    wiring = Wiring.of(graph, lying, torch.device("cpu"))
+    return View(
+        round=round,
+        adapted=adapted,
+        previous=torch.zeros_like(adapted) if previous is None else previous,
+        byzantine=lying.nonzero()[:, 0],
+        draws=stage.draws.take(lying.nonzero()[:, 0]),
+        wiring=wiring,
+        network=torch.zeros(graph.agents, dtype=torch.long),
+        insight=stage.insight(wiring, adapted),
+    )
+
+
+def column(*numbers: float) -> Tensor:
+    """Models with one parameter, one an agent."""
+    return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+
+def sent_by(attack: Any, view: View) -> dict[tuple[int, int], Tensor]:
+    """The messages of one round by (sender, receiver); those who are silent are left out."""
+    sent, _ = attack.send(view, attack.init(view.own))
+    edges = list(zip(view.sender.tolist(), view.receiver.tolist(), strict=True))
+    rows = sent.rows if isinstance(sent, ToEach) else sent.rows[torch.searchsorted(view.byzantine, view.sender)]
+    silent = torch.zeros(len(sent.rows), dtype=torch.bool) if sent.silent is None else sent.silent
+    quiet = silent if isinstance(sent, ToEach) else silent[torch.searchsorted(view.byzantine, view.sender)]
+    return {edge: row for edge, row, no in zip(edges, rows, quiet.tolist(), strict=True) if not no}
+
+
+def honest_around(view: View, victim: int) -> list[int]:
+    """The victim and its honest neighbours."""
+    normal = view.wiring.normal.tolist()
+    return [victim, *(k for k in view.wiring.graph.neighbours(victim) if normal[k])]
+
+
+def liars_around(view: View, victim: int) -> list[int]:
+    normal = view.wiring.normal.tolist()
+    return [k for k in view.wiring.graph.neighbours(victim) if not normal[k]]
+
+
+def random_view(seed: int = 0, agents: int = 14, parameters: int = 3) -> View:
+    """A network of some density with five liars, models drawn at random."""
+    numbers = torch.Generator().manual_seed(seed)
+    adapted, previous = torch.randn(2, agents, parameters, generator=numbers, dtype=torch.float64)
+    graph = Graph.erdos_renyi(agents, 0.5, seed)
+    byzantine = torch.randperm(agents, generator=numbers)[:5].tolist()
+    return view_of(graph, byzantine, adapted, previous, round=seed, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """y = xᵀGOAL + noise, for everybody alike."""
+
+    agents: int
+
+    def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
+        noise = draws.normal_rounds("regression", start, rounds, 4, dtype)
+        x = noise[..., :3]
+        return x, (x * torch.tensor(GOAL, dtype=dtype)).sum(-1) + 0.3 * noise[..., 3]
+
+    def to(self, device: torch.device) -> Regression:
+        return self
+
+
+def squared_error(theta: Tensor, sample: Sample) -> Tensor:
+    x, y = sample
+    return ((theta * x).sum(-1) - y).square()
+
+
+def common_goal(agents: int = 12) -> Task:
+    """Everybody learns the same from a stream: averaging is right, were all honest."""
+    exact = Quadratic(torch.tensor(GOAL).expand(agents, 3), torch.eye(3).expand(agents, 3, 3))
+    model = Formula(3, squared_error)
+    return Task(model, Regression(agents), step_size=0.05, exact=exact, together=True)
+
+
+def regret(rule: Any, attack: Any, graph: Graph | None = None, byzantine: int = 3, rounds: int = 60) -> float:
+    """The mean over normal agents and the last ten rounds, in the network with a common goal."""
+    task = common_goal() if graph is None else common_goal(graph.agents)
+    result = simulate(task, graph, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, device="cpu")
+    # In double precision: a mean of what attacks do to an average would overflow.
+    of_normal = result["regret"].astype("float64").where(~result["byzantine_agent"])
+    return float(of_normal.isel(round=slice(-10, None)).mean())
