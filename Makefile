@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench clean
+.PHONY: demo test lint types check bench peers docs clean
 
 demo: $(READY)
 	$(BIN)/varangian run target-localization --seeds 5 \
@@ -26,6 +26,14 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.report
+
+# What others offer, to be compared with; without what they depend on, which would bring another torch.
+peers: $(READY)
+	$(BIN)/pip install --quiet --no-deps byzfl==0.0.11 byzpy==0.1.4 cloudpickle==3.1.2
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The manual is in runs/site/index.html"
 
 clean:
 	rm -rf $(VENV) runs

@@ -172,7 +172,7 @@ def main() -> None:
         print("{function} {n}×{d} against {peer}: {ratio:.1f}×".format(**row), file=sys.stderr, flush=True)
     table = Table(title=f"Robust functions, {chosen.threads} thread(s)")
     for column in measured[0]:
-        table.add_column(column, justify="left" if column in ("function", "peer") else "right")
+        table.add_column(column, justify="left" if column in ("function", "peer") else "right", no_wrap=True)
     for row in measured:
         table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()))
     Console().print(table)

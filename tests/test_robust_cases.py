@@ -73,6 +73,16 @@ def test_krum_by_hand_in_the_plane() -> None:
     assert robust.krum(square, 1).tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("n", [5, 40])
+def test_ties_go_to_the_lower_number(n: int) -> None:
+    alike = torch.ones(n, 2)
+    for weights in (robust.multi_krum_weights(alike, 1, m=3), robust.monna_weights(alike, 2)):
+        taken = int(weights.count_nonzero())
+        assert bool((weights[:taken] > 0).all())
+    assert robust.krum_weights(alike, 1)[0] == 1
+    assert bool((robust.minimum_diameter_average_weights(alike, 2)[:-2] > 0).all())
+
+
 def test_the_geometric_median_of_a_triangle_is_its_fermat_point() -> None:
     # Seen from the Fermat point of a triangle the corners are 120° apart.
     corners = torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 3.0]], dtype=torch.float64)

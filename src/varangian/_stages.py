@@ -80,28 +80,25 @@ class Story:
     def inbox(self, round: int) -> Inbox:
         agents, own = self.graph.agents, self.own[round].clone()
         wiring = wired(self.graph)
-        rows, arrived, _ = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
+        rows, arrived, *_ = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
         source = wiring.two_faced_sources[0].clone()
         heard = arrived[source] & wiring.tables[0].present
         same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
-        samples, nu, mu = {"next": next, "same": same}, own.new_full((agents, 1), 0.3), own.new_full((agents, 1), 0.1)
-        previous, private = self.previous[round].clone(), len(rows) - agents
         friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, 1, dtype=torch.bool)
-        truth = Truth(wiring.tables[0], own, *friends, lambda models: models.square().sum(1))
         return Inbox(
-            self.model,
-            rows,
-            source,
-            heard,
-            own,
-            previous,
-            samples,
-            "next",
-            nu,
-            mu,
-            truth,
-            self.dense,
-            private,  # type: ignore[arg-type]
+            model=self.model,
+            rows=rows,
+            source=source,
+            heard=heard,
+            own=own,
+            previous=self.previous[round].clone(),
+            samples={"next": next, "same": same},
+            judged_on="next",
+            forgetting=own.new_full((agents, 1), 0.3),
+            step_size=own.new_full((agents, 1), 0.1),
+            truth=Truth(wiring.tables[0], own, *friends, lambda models: models.square().sum(1)),
+            dense=self.dense,
+            private_rows=len(rows) - agents,
         )
 
     def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:
@@ -166,7 +163,7 @@ class Stage:
         byzantine = self.lying.nonzero()[:, 0]
 
         def foresee(sent: ToAll | ToEach, rule: Rule[Any] | None = None) -> Tensor:
-            rows, arrived, two_faced = deliver(adapted, sent, byzantine)
+            rows, arrived, two_faced, _ = deliver(adapted, sent, byzantine)
             source = wiring.two_faced_sources[0] if two_faced else wiring.tables[0].senders
             heard = (arrived[source] & wiring.tables[0].present).to(adapted.dtype)
             return (heard[:, :, None] * rows[source]).sum(1) / heard.sum(1, keepdim=True)
