@@ -1,4 +1,4 @@
-"""Show examples in docstrings as code: a doctest ends at the first empty line, and Markdown takes >>> for a quotation."""
+"""Show examples in docstrings as code: Markdown would take >>> for a quotation. A doctest ends at an empty line."""
 
 from __future__ import annotations
 

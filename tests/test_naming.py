@@ -293,3 +293,9 @@ def test_byzantine_agents_are_read(typed: Any, meant: Any) -> None:
 def test_what_no_byzantine_agents_are_is_refused(typed: Any) -> None:
     with pytest.raises(BadInput, match="byzantine takes"):
         read_byzantine(typed)
+
+
+def test_an_attack_may_be_told_which_rule_it_faces() -> None:
+    plan = plan_for("target-localization")
+    assert plan.attack("best-response:lengths=2,rule=loss-based:keep=all").rule == rules.loss_based(keep="all")
+    assert plan.attack("sleeper:until=3,then=uniform").then == plan.usual_attacks["uniform"]

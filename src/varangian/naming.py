@@ -46,7 +46,9 @@ def tidied(text: str) -> str:
     return name.strip().replace("_", "-") + colon + parameters
 
 
-def made(text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = None) -> Any:
+def made(
+    text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = None, within: Named | None = None
+) -> Any:
     """The value that `text` means; a name without parameters takes the `usual` one, where there is one.
 
     >>> from varangian import rules
@@ -58,6 +60,8 @@ def made(text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = N
     >>> from varangian import attacks
     >>> made("sleeper:until=5,then=uniform:low=1,high=2", "attack", catalogue(attacks))
     sleeper(until=5, then=uniform(low=1.0, high=2.0))
+
+    `within` names what such a parameter may be, where that is more than what is named here.
     """
     name, _, rest = tidied(text).partition(":")
     if name not in named:
@@ -77,7 +81,7 @@ def made(text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = N
             raise BadInput(f"{kind} {text!r}: {key} is given twice")
         if equals:
             given[key] = value
-    return with_settings(named[name], given, f"{kind} {name}", named, usual)
+    return with_settings(named[name], given, f"{kind} {name}", within or named, usual)
 
 
 def with_settings(

@@ -48,7 +48,9 @@ class Plan:
         return made(name, "rule", catalogue(rules))
 
     def attack(self, name: str) -> Any:
-        return made(name, "attack", catalogue(attacks), self.usual_attacks)
+        # An attack may have a rule for a parameter: the one it takes its victims to follow.
+        either = catalogue(rules) | catalogue(attacks)
+        return made(name, "attack", catalogue(attacks), self.usual_attacks, within=either)
 
 
 def plan_for(
