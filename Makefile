@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench peers docs clean
+.PHONY: demo test lint types check bench bench-gpu bench-all peers docs clean
 
 demo: $(READY)
 	$(BIN)/varangian run target-localization --seeds 5 \
@@ -23,9 +23,21 @@ types: $(READY)
 check: $(READY)
 	$(BIN)/pytest
 
+# What was measured goes to BENCH; `make bench-all BENCH=results/performance` measures everything for the page on it.
+BENCH := runs/bench
 bench: $(READY)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --out $(BENCH)
 	$(BIN)/python -m bench.report
+
+# On a machine with a GPU and torch of its own.
+bench-gpu:
+	PYTHONPATH=src $(PYTHON) -m bench --device cuda --out $(BENCH)
+
+bench-all: bench
+	$(BIN)/python -m bench.where --out $(BENCH)
+	$(BIN)/python -m bench.scaling --out $(BENCH)
+	$(BIN)/python -m bench.less --digits --out $(BENCH)
+	$(BIN)/python -m bench.page --from $(BENCH)
 
 # What others offer, to be compared with; without what they depend on, which would bring another torch.
 peers: $(READY)

@@ -8,8 +8,8 @@ import sys
 from types import ModuleType
 
 
-def byzfl() -> ModuleType:
-    """ByzFL's aggregators alone: its front page imports data sets and plotting, which need much and serve nothing."""
+def byzfl(part: str = "aggregators") -> ModuleType:
+    """ByzFL's aggregators, or its attacks: its front page imports data sets and plotting, which need much."""
     if "byzfl" not in sys.modules:
         spec = importlib.util.find_spec("byzfl")
         if spec is None or spec.submodule_search_locations is None:
@@ -17,7 +17,7 @@ def byzfl() -> ModuleType:
         package = ModuleType("byzfl")
         package.__path__ = spec.submodule_search_locations
         sys.modules["byzfl"] = package
-    return importlib.import_module("byzfl.aggregators")
+    return importlib.import_module(f"byzfl.{part}")
 
 
 def byzpy(part: str) -> ModuleType:

@@ -473,7 +473,7 @@ def test_varangian_report(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_machine_without_plotly_writes_all_but_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = sweep(plan_for("target-localization", rules=["alone"], byzantine=[0], rounds=3), None)
-    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
     _plotly.cache_clear()
     with pytest.warns(UserWarning, match=r"report\.html is left out"):
         write_folder(metrics, tmp_path)

@@ -39,13 +39,21 @@ def _all(tree: Any, radius: float) -> Array:
 
 
 def _nearest(tree: Any, points: Array, radius: float, count: int) -> Array:
-    _, other = tree.query(points, k=count + 1, distance_upper_bound=radius, workers=-1)
-    this = np.repeat(np.arange(len(points)), count + 1)
+    near = tree.indices  # one after another as they lie, not as they are numbered: neighbours are then in the cache
+    _, other = tree.query(points[near], k=count + 1, distance_upper_bound=radius, workers=-1)
+    this = np.repeat(near, count + 1)
     other = other.reshape(-1)
     found = (other < len(points)) & (other != this)
     low, high = np.minimum(this, other)[found], np.maximum(this, other)[found]
-    code = np.unique(low * len(points) + high)
-    return np.stack(np.divmod(code, len(points)), axis=1)
+    return np.stack(np.divmod(distinct(low * len(points) + high), len(points)), axis=1)
+
+
+def distinct(numbers: Array) -> Array:
+    """Every number once, in order; many times as fast as numpy's own."""
+    in_order = np.sort(numbers)
+    first = np.ones(len(numbers), dtype=bool)
+    np.not_equal(in_order[1:], in_order[:-1], out=first[1:])
+    return in_order[first]
 
 
 def _greedy(pairs: Array, n: int, max_degree: int, rng: np.random.Generator) -> Array:
@@ -69,8 +77,8 @@ def _greedy(pairs: Array, n: int, max_degree: int, rng: np.random.Generator) -> 
 
 def _rank_among_equals(values: Array) -> Array:
     """For each value, how many equal ones stand before it."""
-    order = np.argsort(values, kind="stable")
-    in_order = values[order]
+    # Value and place as one number: sorting those is faster than asking for the order of values.
+    in_order, order = np.divmod(np.sort(values * len(values) + np.arange(len(values))), max(1, len(values)))
     first = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
     rank = np.empty_like(values)
     rank[order] = np.arange(len(values)) - np.repeat(first, np.diff(np.r_[first, len(values)]))

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from varangian.draws import Draws
 from varangian.errors import BadInput
+from varangian.memory import numbers_at_once
 from varangian.model import Models, Sample
 from varangian.stack import Stacked
 
@@ -167,6 +168,7 @@ class HeldOut:
     def _some(self, values: int = 2**25) -> Sequence[Int[Tensor, " some"]]:
         """Agents in groups small enough for one pass."""
         of_agent = self.pool.members.shape[1] * self.pool.x[0].numel()
+        values = numbers_at_once(values)
         return list(torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent))))
 
     def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:

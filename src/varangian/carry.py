@@ -19,7 +19,7 @@ def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dt
     if old is new:
         return states
     leaves = [tree_flatten(state)[0] for state in states]
-    fresh = [rule.init(table.senders.new_zeros(table.senders.shape, dtype=dtype)) for table in new.tables]
+    fresh = [rule.init(table.blank(dtype)) for table in new.tables]
     known, place = _edges(old)
     code, order = known.sort()
     out: list[Any] = []
@@ -59,4 +59,5 @@ def _filled(
             everyone[table.receivers] = leaf
         return everyone[receivers]
     values = torch.cat([leaf[present] for leaf, present in zip(old_leaves, place, strict=True)])
-    return torch.where(found.view(*found.shape, *[1] * (blank.ndim - 2)), values[edge], blank)
+    filled = torch.where(found.view(*found.shape, *[1] * (blank.ndim - 2)), values[edge], blank)
+    return torch.empty_like(blank).copy_(filled)  # stored as a new state would be

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +35,49 @@ def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None
         save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, file, about)
 
 
+@dataclass
+class Saver:
+    """Keeps a checkpoint of a run that goes on meanwhile: states are never changed, so another thread can write one.
+
+    Without a path it keeps nothing.
+    """
+
+    path: Path | None
+    fingerprint: str
+    every: float = 60.0
+    """Seconds from one checkpoint to the next."""
+    _last: float = field(default_factory=time.monotonic)
+    _writing: Future[None] | None = None
+    _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+
+    def offer(self, state: State, recorder: Recorder) -> None:
+        """Begin to write this state, if it is time to; an earlier one that could not be written is an error now."""
+        if self.path is None or time.monotonic() - self._last < self.every:
+            return
+        if self._writing is None or self._writing.done():
+            self.wait()
+            self._writing = self._writer.submit(save, self.path, state, recorder.so_far(), self.fingerprint)
+            self._last = time.monotonic()
+
+    def keep(self, state: State, recorder: Recorder) -> None:
+        """Write this state and wait until it is written."""
+        self.wait()
+        if self.path is not None:
+            save(self.path, state, recorder, self.fingerprint)
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def discard(self) -> None:
+        """The run is over: no checkpoint is needed."""
+        self.wait()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
 def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerprint: str) -> State:
     """The state that was saved, in the shape that `like` gives for its round; the record goes to `recorder`."""
     try:
@@ -52,7 +98,7 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
             found = tensors.get(f"state/{i}")
             if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
                 raise BadInput(f"{path} does not hold the state of this run; remove it or run without --resume")
-            leaf = found.to(leaf.device)
+            leaf = torch.empty_like(leaf).copy_(found)  # stored as it was, so that sums go the same way
         filled.append(leaf)
     recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
     return cast(State, tree_unflatten(filled, spec))._replace(round=round)
@@ -60,7 +106,16 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
 
 def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int) -> str:
     """What must be the same for a run to go on from a checkpoint: everything that decides its numbers."""
-    about = (rule, attack, rounds, world.seeds, world.model.shared, world.task.judge, world.task.optimiser)
+    about: tuple[object, ...] = (
+        rule,
+        attack,
+        rounds,
+        world.seeds,
+        world.model.shared,
+        world.task.judge,
+        world.task.optimiser,
+    )
+    about += () if world.judge_dtype is None else (world.judge_dtype,)
     digest = hashlib.sha256(repr(about).encode())
     given = [world.start, world.step_size, world.forgetting, world.byzantine, *world.sample(0)]
     given += [] if world.skip is None else [world.skip]

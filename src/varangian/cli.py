@@ -96,6 +96,12 @@ def run(
     set_: Settings = None,
     device: Annotated[str | None, typer.Option(help="`auto`, `cpu`, `cuda`, …")] = None,
     dtype: Annotated[str | None, typer.Option(help="`float32` or `float64`.")] = None,
+    judge_dtype: Annotated[
+        str | None, typer.Option(help="Judge neighbours in coarser numbers, such as `bfloat16`; faster on a GPU.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Keep to so much memory, such as `4GiB`; refuse what cannot fit.", metavar="SIZE")
+    ] = None,
     data: Data = None,
     out: Out = None,
     resume: Resume = False,
@@ -131,6 +137,8 @@ def run(
         "rounds": rounds,
         "device": device,
         "dtype": dtype,
+        "judge_dtype": judge_dtype,
+        "memory": memory,
     }
     stored |= {name: value for name, value in given.items() if value not in (None, [])}
     stored["settings"] = {**stored.get("settings", {}), **dict(_pair(text) for text in set_ or ())}

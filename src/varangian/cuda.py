@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from varangian.model import Model, Models, Sample
+from varangian.model import Formula, Model, Models, Sample
 
 Pass = Callable[..., Tensor]
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
@@ -67,6 +67,11 @@ class Replayed:
         return self._recorded[key].replay(given)
 
 
+def replayed(model: Model, device: torch.device) -> Model:
+    """A network whose passes are replayed, where there is a GPU and nothing is drawn while training."""
+    return Replayed(model) if device.type == "cuda" and not isinstance(model, Formula) and not model.random else model
+
+
 @dataclass(frozen=True, eq=False)
 class Recording:
     """One pass for one set of shapes: where its inputs are put, and where its result appears."""
@@ -102,7 +107,7 @@ def forward_of(module: nn.Module) -> Forward:
     Compiling takes seconds, so one result serves all networks of the same layers. Only torch's layers tell by their
     description all that they compute; networks with layers of one's own are run as they are.
     """
-    if all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules()):
+    if all(type(layer).__module__.startswith(("torch.nn.", "varangian.")) for layer in module.modules()):
         return _fused(repr(module), _Same(module))
     return lambda views, x: functional_call(module, views, (x,))
 

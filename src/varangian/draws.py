@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from varangian.blocks import FEW
+
 Drawn = TypeVar("Drawn")
 
 
@@ -66,7 +68,7 @@ class Draws:
     def join(parts: Sequence[Draws]) -> Draws:
         return Draws(torch.cat([p.seed for p in parts]), torch.cat([p.agent for p in parts]))
 
-    def take(self, agents: Int[Tensor, " some"]) -> Draws:
+    def take(self, agents: Int[Tensor, " some"] | slice) -> Draws:
         """The same agents' draws, for some of them."""
         return Draws(self.seed[agents], self.agent[agents])
 
@@ -81,6 +83,8 @@ class Draws:
             stream = self._streams[purpose] = _mixed(of_seed + (self.agent + 1) * _GOLDEN)
         column = torch.arange(1, width + 1, device=stream.device)
         position = (rounds[:, None] * width + column).mul_(_GOLDEN)
+        if width <= FEW:  # stored column after column, as matrices of few columns are
+            return _mixed(stream + position[:, :, None]).mT
         return _mixed(stream[None, :, None] + position[:, None, :])
 
     def uniform(
@@ -113,8 +117,11 @@ class Draws:
         low = bits.bitwise_and_(0xFFFFFFFF).to(dtype)
         radius = high.log_().mul_(-2).sqrt_()
         angle = low.mul_(2 * math.pi * 2.0**-32)
-        pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
-        return pairs.flatten(-2)[..., :width]
+        pairs = radius * angle.cos(), radius * angle.sin()
+        if width <= FEW:
+            columns = [part for pair in zip(*(part.unbind(-1) for part in pairs), strict=True) for part in pair]
+            return torch.stack(columns[:width], dim=1).mT
+        return torch.stack(pairs, dim=-1).flatten(-2)[..., :width]
 
     def _served(
         self, draw: Callable[..., Tensor], purpose: str, round: int, width: int, dtype: torch.dtype

@@ -3,12 +3,15 @@
 A graph is stored by receiver (CSR): agent k hears `senders[offsets[k]:offsets[k+1]]`, itself first. For computing,
 receivers are laid out as tables of (agent, slot) with slot 0 the agent itself, so that a rule reads like the paper
 and needs no segment operations; agents of very different degree get tables of their own.
+
+In memory a table is laid out slot after slot: whatever is summed over slots, or spread over them, then runs along
+agents, which processors do several at a time. A large network is cut into tables that a processor's cache can hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +19,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian._geometric import distinct
 from varangian.errors import BadInput
+from varangian.memory import check
 
 if TYPE_CHECKING:
     import networkx as nx
+
+CACHED = 2**17
+"""How many entries of a table a processor's cache holds together with what is computed from them."""
+MOST = 2**27
+"""How many entries a table may have where caches do not matter."""
 
 TimeVarying = Callable[[int], "Graph"]
 """A graph that changes: from the round to the graph of that round."""
@@ -34,21 +44,36 @@ class Neighbourhoods:
     present: Bool[Tensor, "agent slot"]
     dense: bool
     """Nearly everyone hears nearly everyone, so that computing all pairs wastes little."""
+    span: slice | None
+    """Where these agents stand among all, if they stand side by side and in order."""
     everyone: bool
     """These are all agents there are, in order."""
 
+    def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
+        """A zero for every place."""
+        return torch.zeros_like(self.senders, dtype=dtype)
+
     def rows_of(self, values: Tensor) -> Tensor:
         """These agents' rows of something that everyone has."""
-        return values if self.everyone else values[self.receivers]
+        if self.everyone:
+            return values
+        return values[self.receivers if self.span is None else self.span]
 
     def put(self, values: Float[Tensor, "agents parameter"], own: Float[Tensor, "agent parameter"]) -> Tensor:
         """What everyone has, with these agents' rows replaced."""
         return own if self.everyone else values.index_copy(0, self.receivers, own)
 
+    def widened(self, slots: int) -> Neighbourhoods:
+        """The same with so many slots, those added being padding."""
+        more = slots - self.senders.shape[1]
+        if not more:
+            return self
+        senders = torch.cat((self.senders.T, self.receivers.expand(more, -1))).T
+        return replace(self, senders=senders, present=torch.cat((self.present.T, senders.T[-more:] < 0)).T)
+
     def to(self, device: torch.device) -> Neighbourhoods:
-        return Neighbourhoods(
-            self.receivers.to(device), self.senders.to(device), self.present.to(device), self.dense, self.everyone
-        )
+        receivers, senders, present = (part.to(device) for part in (self.receivers, self.senders, self.present))
+        return Neighbourhoods(receivers, senders, present, self.dense, self.span, self.everyone)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +125,13 @@ class Graph:
         if pairs.size and (pairs.min() < 0 or pairs.max() >= agents):
             raise BadInput(f"an edge names agent {pairs.max()} or a negative one; agents are 0 … {agents - 1}")
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-        itself = np.arange(agents)
-        sender = np.concatenate((itself, pairs[:, 0]))
-        receiver = np.concatenate((itself, pairs[:, 1]))
-        order = np.lexsort((sender, sender != receiver, receiver))
-        sender, receiver = sender[order], receiver[order]
-        fresh = np.ones(len(sender), dtype=bool)
-        fresh[1:] = (sender[1:] != sender[:-1]) | (receiver[1:] != receiver[:-1])
+        receiver, sender = np.divmod(distinct(pairs[:, 1] * agents + pairs[:, 0]), agents)
         offsets = np.zeros(agents + 1, dtype=np.int64)
-        np.cumsum(np.bincount(receiver[fresh], minlength=agents), out=offsets[1:])
-        return Graph(torch.from_numpy(sender[fresh]), torch.from_numpy(offsets))
+        np.cumsum(np.bincount(receiver, minlength=agents) + 1, out=offsets[1:])
+        senders = np.empty(offsets[-1], dtype=np.int64)
+        senders[offsets[:-1]] = np.arange(agents)
+        senders[np.arange(len(sender)) + receiver + 1] = sender  # behind one place for every receiver so far
+        return Graph(torch.from_numpy(senders), torch.from_numpy(offsets))
 
     @staticmethod
     def from_networkx(graph: nx.Graph[Any]) -> Graph:
@@ -125,6 +147,7 @@ class Graph:
         """Everyone hears everyone."""
         if n < 1:
             raise BadInput(f"a graph needs at least one agent, not {n}")
+        check(120 * n * n, f"a graph in which {n} agents all hear each other")
         return Graph.from_edges(n, np.stack(np.divmod(np.arange(n * n), n), axis=1))
 
     @staticmethod
@@ -190,23 +213,36 @@ class Graph:
 
     # Computing with it ----------------------------------------------------------------------------------------
 
-    def neighbourhoods(self, max_entries: int = 2**27) -> list[Neighbourhoods]:
+    def neighbourhoods(self, max_entries: int | None = None) -> list[Neighbourhoods]:
         """The graph as tables of (agent, slot): one where degrees are alike, one per power of two where padding
-        would more than double the edges, none larger than `max_entries`."""
+        would more than double the edges, none larger than `max_entries`; unless given, none too large for a cache
+        where the graph is sparse."""
         slots = self.degrees + 1
         edges, widest = len(self.senders), int(slots.max())
         dense = 2 * edges > self.agents**2
+        most = max_entries or (MOST if dense else CACHED)
         if widest * self.agents <= max(2 * edges, 2**16):
             groups = [torch.arange(self.agents)]
         else:
             size = torch.ceil(torch.log2(slots.double())).long()
             groups = [torch.nonzero(size == s).flatten() for s in size.unique()]
-        pieces = [piece for group in groups for piece in group.split(max(1, max_entries // int(slots[group].max())))]
-        return [self._table(piece, dense) for piece in pieces]
+        tables: list[Neighbourhoods] = []
+        for group in groups:
+            width = int(slots[group].max())
+            tables += [self._table(piece, dense).widened(width) for piece in _alike(group, max(1, most // width))]
+        return tables
 
     def _table(self, receivers: Int[Tensor, " agent"], dense: bool) -> Neighbourhoods:
-        slots = self.offsets.diff()[receivers]
-        slot = torch.arange(int(slots.max()))
-        present = slot < slots[:, None]
-        edge = self.offsets[receivers, None] + torch.where(present, slot, 0)
-        return Neighbourhoods(receivers, self.senders[edge], present, dense, len(receivers) == self.agents)
+        slots = self.offsets[receivers + 1] - self.offsets[receivers]
+        slot = torch.arange(int(slots.max()))[:, None]
+        present = slot < slots
+        edge = self.offsets[receivers] + torch.where(present, slot, 0)
+        first, last = int(receivers[0]), int(receivers[-1])
+        span = slice(first, last + 1) if last - first + 1 == len(receivers) else None
+        return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, span, len(receivers) == self.agents)
+
+
+def _alike(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:
+    """Pieces of about the same size, none with more than so many agents."""
+    pieces = -(-len(agents) // most)
+    return list(agents.split(-(-len(agents) // pieces)))

@@ -8,22 +8,31 @@ infinite loss and distance, so that it is the worst of all in any comparison.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
+from varangian.blocks import FEW, each
+from varangian.errors import BadInput
+from varangian.memory import numbers_at_once
 from varangian.model import Model, Models, Sample
 from varangian.task import JudgedOn
 from varangian.truth import Truth
 
 Table = Float[Tensor, "agent slot"]
 
-_AT_ONCE = 2**24
-"""How many numbers gathered messages may take before they are handled slot by slot."""
+OfMessages = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece"]]
+"""A number for every message, from the messages and from which agents receive them."""
+
+_AT_ONCE = 2**20
+"""How many numbers of messages to gather at a time: about what a processor's cache holds …"""
+_AT_ONCE_ON_GPU = 2**24
+"""… and what is little of a GPU's memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +58,51 @@ class Inbox:
     dense: bool = False
     private_rows: int = 0
     """How many of the rows, at the end, are messages for one edge only."""
+    round: int = 0
     _losses: dict[JudgedOn, Table] = field(default_factory=dict[JudgedOn, Table], repr=False)
 
     def loss(self, on: JudgedOn | None = None) -> Table:
         """ℓ(θ̂_l; ξ_k): each neighbour's model on my data; infinite where it is not a number."""
         on = on or self.judged_on
         if on not in self._losses:
-            loss = self._judge_pairs(on) if self.dense else self._judge_slots(self.source, self.samples[on])
-            self._losses[on] = torch.where(self.heard & (loss.abs() < math.inf), loss, math.inf)
+            loss = self._judge_pairs(on) if self.dense else self._judge_slots(on)
+            self._losses[on] = self._known(loss)
         return self._losses[on]
+
+    def loss_where(self, due: Bool[Tensor, "agent slot"], on: JudgedOn | None = None, part: float = 1.0) -> Table:
+        """`loss` of those who are due, on a part of the batch, and hardly more computed than that; infinite elsewhere.
+
+        How much that is must be known to be saved, for which a GPU has to be waited for.
+        """
+        on = on or self.judged_on
+        sample = _part_of(self.samples[on], part)
+        due = due & self.heard
+        counts = due.sum(1)
+        if self.dense and not self.private_rows and self.rows.shape[1] == self.own.shape[1]:
+            wanted = due.new_zeros(len(self.rows)).index_fill_(0, self.source[due], True)
+            if int(wanted.sum()) * len(due) <= int(counts.sum()) * self._gain_of_pairs:
+                table = self.model.judge_all(self.rows[wanted], sample)
+                place = (wanted.cumsum(0) - 1).clamp(min=0)[self.source.T]
+                return replace(self, heard=due)._known(table.gather(0, place).T)
+        loss = torch.full_like(due, math.inf, dtype=self.own.dtype)
+        # Agents with about as many to judge go together, so that few are computed only to fill a table.
+        groups = 16 if due.device.type == "cpu" else 1
+        for agents in counts.argsort(descending=True).split(-(-len(counts) // groups)):
+            most = int(counts[agents[0]])
+            if not most:
+                break
+            first = due[agents].byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+            few = replace(
+                self,
+                source=self.source[agents].gather(1, first),
+                heard=due[agents].gather(1, first),
+                own=self.own[agents],
+                samples={on: tuple(part[agents] for part in sample)},
+                dense=False,
+                _losses={},
+            )
+            loss[agents] = loss[agents].scatter(1, first, few.loss(on))
+        return loss
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the part that travels."""
@@ -67,12 +112,10 @@ class Inbox:
             pairs = torch.cdist(target, self.rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
             distance = pairs.gather(1, self.source)
         else:
-            parts = [
-                torch.linalg.vector_norm(target[:, None] - embedding(source, self.rows), p, dim=2)
-                for source in self._pieces(self.source)
-            ]
-            distance = _joined(parts)
-        return torch.where(self.heard & (distance < math.inf), distance, math.inf)
+            distance = self._by_pieces(
+                lambda messages, agents: torch.linalg.vector_norm(target[agents, None] - messages, p, dim=2)
+            )
+        return self._known(distance)
 
     def one_step_ahead(self) -> Models:
         """θ̂_k + μ_k ∇ℓ(θ̂_k; ξ_k), on the sample just trained on."""
@@ -87,6 +130,8 @@ class Inbox:
         if self.dense:
             of_row = weights.new_zeros(len(weights), len(self.rows)).scatter_add_(1, self.source, weights)
             mixed = of_row @ self.rows
+        elif self._few:
+            mixed = (self._columns * weights.T).sum(1).T
         else:
             mixed = embedding_bag(self.source, self.rows, per_sample_weights=weights, mode="sum")
         return self.with_private(mixed)
@@ -97,18 +142,27 @@ class Inbox:
             return shared
         return torch.cat((shared, self.own[:, shared.shape[1] :]), dim=1)
 
-    def _judge_slots(self, source: Int[Tensor, "agent slot"], sample: Sample) -> Table:
-        """Each neighbour's model on the receiver's sample, as many slots at a time as memory allows."""
-        return _joined([self.model.judge(self._whole(embedding(s, self.rows)), sample) for s in self._pieces(source)])
+    def _known(self, values: Table) -> Table:
+        """The values of what was heard; infinite where nothing was, or where they are no finite numbers."""
+        return torch.where(self.heard, values, math.inf).nan_to_num_(math.inf, math.inf, math.inf)
+
+    def _judge_slots(self, on: JudgedOn) -> Table:
+        """Each neighbour's model on the receiver's sample."""
+
+        def judged(messages: Float[Tensor, "some piece shared"], agents: slice) -> Float[Tensor, "some piece"]:
+            sample = tuple(part[agents] for part in self.samples[on])
+            return self.model.judge(self._whole(messages, agents), sample)
+
+        return self._by_pieces(judged)
 
     def _judge_pairs(self, on: JudgedOn) -> Table:
         """Model by model over everybody's samples together; messages for one edge only are judged there only."""
         if self.rows.shape[1] < self.own.shape[1]:
-            return self._judge_slots(self.source, self.samples[on])
+            return self._judge_slots(on)
         sample = self.samples[on]
         public = len(self.rows) - self.private_rows
         table = self.model.judge_all(self.rows[:public], sample)
-        loss = table.T.gather(1, self.source.clamp(max=public - 1))
+        loss = table.gather(0, self.source.T.clamp(max=public - 1)).T
         if self.private_rows:
             place = torch.nonzero(self.source.flatten() >= public)[:, 0]
             agent = place // self.source.shape[1]
@@ -117,16 +171,61 @@ class Inbox:
             loss = loss.flatten().index_copy(0, place, alone[:, 0]).view_as(loss)
         return loss
 
-    def _whole(self, shared: Float[Tensor, "agent slot shared"]) -> Float[Tensor, "agent slot parameter"]:
-        private = self.own[:, None, shared.shape[2] :]
+    @property
+    def _gain_of_pairs(self) -> int:
+        """How much faster a model is judged by everybody at once than by one after another: small ones much faster."""
+        return 1 if self.own.shape[1] >= 10**5 else 5
+
+    @property
+    def _few(self) -> bool:
+        return self.rows.shape[1] <= FEW
+
+    @cached_property
+    def _columns(self) -> Float[Tensor, "shared slot agent"]:
+        """Every message, gathered parameter by parameter, so that whatever is computed from them runs along agents."""
+        source = self.source.T
+        return self.rows.T.index_select(1, source.reshape(-1)).view(self.rows.shape[1], *source.shape)
+
+    def _by_pieces(self, function: OfMessages) -> Table:
+        """`function` of all messages: some agents', or some slots', at a time where those are many numbers."""
+        if self._few:
+            return function(self._columns.permute(2, 1, 0), slice(None))
+        pieces = list(self._pieces())
+        if len(pieces) == 1:
+            return function(embedding(self.source, self.rows), slice(None))
+        out = self.own.new_empty(self.source.T.shape).T
+
+        def fill(agents: slice, slots: slice) -> None:
+            out[agents, slots] = function(embedding(self.source[agents, slots], self.rows), agents)
+
+        each(fill, *zip(*pieces, strict=True), device=out.device)
+        return out
+
+    def _pieces(self) -> Iterator[tuple[slice, slice]]:
+        agents, slots = self.source.shape
+        much = numbers_at_once(_AT_ONCE_ON_GPU)
+        most = min(much, _AT_ONCE) if self.own.device.type == "cpu" else much
+        width = min(slots, max(1, much // self.own.shape[1]))
+        height = max(1, most // (width * self.own.shape[1]))
+        for first in range(0, agents, height):
+            for slot in range(0, slots, width):
+                yield slice(first, first + height), slice(slot, slot + width)
+
+    def _whole(
+        self, shared: Float[Tensor, "some piece shared"], agents: slice
+    ) -> Float[Tensor, "some piece parameter"]:
+        private = self.own[agents, None, shared.shape[2] :]
         if not private.shape[2]:
             return shared
         return torch.cat((shared, private.expand(-1, shared.shape[1], -1)), dim=2)
 
-    def _pieces(self, source: Int[Tensor, "agent slot"]) -> tuple[Int[Tensor, "agent piece"], ...]:
-        slots = max(1, _AT_ONCE // max(1, source.shape[0] * self.own.shape[1]))
-        return tuple(source.split(slots, dim=1))
 
-
-def _joined(parts: list[Table]) -> Table:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+def _part_of(sample: Sample, part: float) -> Sample:
+    """The first items of every agent's batch."""
+    if part == 1:
+        return sample
+    sizes = {tensor.shape[1] if tensor.ndim > 1 else 0 for tensor in sample}
+    if len(sizes) > 1 or 0 in sizes:
+        raise BadInput("only tasks with batches can judge on a part of one; leave part out")
+    items = math.ceil(sizes.pop() * part)
+    return tuple(tensor[:, :items] for tensor in sample)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from varangian.blocks import FEW, blockwise
 from varangian.errors import BadInput, unknown
 from varangian.world import Scene, World
 
@@ -49,9 +50,16 @@ def addressed(world: World, round: int) -> Iterator[None]:
 
 @contextmanager
 def threads_for(world: World) -> Iterator[None]:
-    """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores."""
+    """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores.
+
+    Networks of many agents with few parameters each are worked on in blocks, with one thread a block.
+    """
     before = torch.get_num_threads()
     numbers = sum(part.numel() for part in world.sample(0)) + world.start.numel()
+    if world.start.shape[1] <= FEW and len(world.wiring(0).tables) > 1:
+        with blockwise(before):
+            yield
+        return
     if numbers < 2**20:
         torch.set_num_threads(1)
     try:

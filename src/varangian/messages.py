@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.graph import Graph, Neighbourhoods
+from varangian.blocks import FEW, by_column, is_by_column, joined, replaced
+from varangian.graph import MOST, Graph, Neighbourhoods
 
 
 class ToAll(NamedTuple):
@@ -43,7 +44,7 @@ class Wiring:
 
     @staticmethod
     def of(graph: Graph, byzantine: Bool[Tensor, " agent"], device: torch.device) -> Wiring:
-        tables = graph.neighbourhoods()
+        tables = graph.neighbourhoods() if device.type == "cpu" else graph.neighbourhoods(MOST)
         places = [
             torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
             for t in tables
@@ -60,6 +61,21 @@ class Wiring:
             ~byzantine.to(device),
         )
 
+    @property
+    def uniform(self) -> bool:
+        """All tables have the same slots, so that what they hold can be one table."""
+        return len({table.senders.shape[1] for table in self.tables}) == 1
+
+    def everyones(self, parts: Sequence[Tensor]) -> Tensor:
+        """What everyone has, from what the agents of each table have."""
+        if len(parts) == 1 and self.tables[0].everyone:
+            return parts[0]
+        out = parts[0].new_empty(self.graph.agents, *parts[0].shape[1:])
+        out = by_column(out) if is_by_column(parts[0]) else out
+        for table, part in zip(self.tables, parts, strict=True):
+            out[table.receivers if table.span is None else table.span] = part
+        return out
+
     @cached_property
     def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
         """Senders and receivers of the edges between normal agents, everyone's own included."""
@@ -70,9 +86,9 @@ class Wiring:
     @cached_property
     def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:
         """For each table, which slots hear a Byzantine sender."""
-        pairs = zip(self.tables, self.places, strict=True)
         return [
-            torch.zeros_like(t.present).flatten().index_fill_(0, place, True).view_as(t.present) for t, place in pairs
+            torch.zeros_like(table.present.T).index_put_(_by_slot(place, table), place.new_ones((), dtype=torch.bool)).T
+            for table, place in zip(self.tables, self.places, strict=True)
         ]
 
     @cached_property
@@ -83,9 +99,15 @@ class Wiring:
         edge = self.graph.agents
         for table, place in zip(self.tables, self.places, strict=True):
             row = torch.arange(edge, edge + len(place), device=place.device)
-            out.append(table.senders.flatten().index_copy(0, place, row).view_as(table.senders))
+            out.append(table.senders.T.index_put(_by_slot(place, table), row).T)
             edge += len(place)
         return out
+
+
+def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:
+    """Slot and agent of some places in a table, as it lies in memory."""
+    slots = table.senders.shape[1]
+    return place % slots, place // slots
 
 
 class Delivered(NamedTuple):
@@ -95,11 +117,23 @@ class Delivered(NamedTuple):
     """Everyone's message, then those of two-faced senders edge by edge; zeros where it was no message."""
     arrived: Bool[Tensor, " row"]
     two_faced: bool
+    complete: bool
+    """Everything arrived, for all one can tell without making a GPU wait."""
+
+    def heard(self, source: Int[Tensor, "agent slot"], table: Neighbourhoods) -> Bool[Tensor, "agent slot"]:
+        """Whether a message arrived in every slot of a table."""
+        if self.complete:
+            return table.present
+        by_slot = source.T
+        return self.arrived.index_select(0, by_slot.reshape(-1)).view(by_slot.shape).T & table.present
 
 
 def finite_rows(rows: Float[Tensor, "row parameter"]) -> Bool[Tensor, "row 1"]:
     """Which rows hold only finite numbers; the largest magnitude tells, and nan is below nothing."""
-    return rows.abs().amax(1, keepdim=True) < math.inf
+    if rows.shape[1] <= FEW:
+        return rows.abs().amax(1, keepdim=True) < math.inf
+    # Magnitudes of many parameters would be a matrix as large as the models.
+    return torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True)) < math.inf
 
 
 def deliver(
@@ -111,15 +145,17 @@ def deliver(
 
     What is not let in becomes zeros, so that its numbers never enter a product (0 · nan is nan).
     """
+    everyone = honest.new_ones(len(honest), dtype=torch.bool)
     if sent is None:
         # Adapted models are finite: adapting refuses a step that is not.
-        return Delivered(honest, honest.new_ones(len(honest), dtype=torch.bool), two_faced=False)
+        return Delivered(honest, everyone, two_faced=False, complete=True)
     finite = finite_rows(sent.rows)
     if sent.silent is not None:
         finite = finite & ~sent.silent[:, None]
-    clean = torch.where(finite, sent.rows, 0)
-    everyone = honest.new_ones(len(honest), dtype=torch.bool)
-    if isinstance(sent, ToAll):
-        rows = honest.index_copy(0, byzantine, clean)
-        return Delivered(rows, everyone.index_copy_(0, byzantine, finite[:, 0]), two_faced=False)
-    return Delivered(torch.cat((honest, clean)), torch.cat((everyone, finite[:, 0])), two_faced=True)
+    complete = finite.device.type == "cpu" and bool(finite.all())
+    clean = sent.rows if complete else torch.where(finite, sent.rows, 0)
+    if isinstance(sent, ToEach):
+        arrived = torch.cat((everyone, finite[:, 0]))
+        return Delivered(joined((honest, clean)), arrived, two_faced=True, complete=complete)
+    arrived = everyone if complete else everyone.index_copy_(0, byzantine, finite[:, 0])
+    return Delivered(replaced(honest, byzantine, clean), arrived, two_faced=False, complete=complete)

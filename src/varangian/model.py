@@ -92,7 +92,7 @@ class Formula:
         return self.first(agents).to(dtype=dtype, device=device, copy=True)
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
-        return self.loss(models, tuple(part[:, None] for part in sample))
+        return self.loss(models, tuple(part.unsqueeze(1) for part in sample))
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
         return self.loss(models[:, None], tuple(part[None] for part in sample))

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from varangian import attacks, rules, studies
+from varangian import attacks, memory, rules, studies
 from varangian.attacks.attack import AnyAttack
+from varangian.coarse import Coarse
 from varangian.draws import Draws
 from varangian.errors import BadInput, unknown
 from varangian.machine import chosen_device, chosen_dtype
@@ -38,6 +39,8 @@ class Plan:
     seeds: int = 1
     device: str = "auto"
     dtype: str = "float32"
+    judge_dtype: str | None = None
+    memory: str | None = None
 
     @property
     def usual_attacks(self) -> dict[str, AnyAttack]:
@@ -64,6 +67,8 @@ def plan_for(
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     dtype: str = "float32",
+    judge_dtype: str | None = None,
+    memory: str | None = None,
 ) -> Plan:
     """A checked plan; what is not given is the study's own."""
     offered = catalogue(studies)
@@ -86,6 +91,8 @@ def plan_for(
         seeds=seeds,
         device=device,
         dtype=dtype,
+        judge_dtype=judge_dtype,
+        memory=memory,
     )
 
 
@@ -104,9 +111,15 @@ def check(plan: Plan) -> None:
     rounds = settings.get("rounds", settings.get("max_rounds"))
     if rounds is not None and rounds < 1:
         raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
-    scene = plan.study.scene(0)
-    chosen_device(plan.device, [scene])
-    chosen_dtype(plan.dtype)
+    with memory.budget(plan.memory):
+        scene = plan.study.scene(0)
+        place, number = chosen_device(plan.device, [scene]), chosen_dtype(plan.dtype)
+        for name in plan.rules:
+            recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
+            needed = memory.of_run([scene], plan.rule(name), recorded, number, any(plan.byzantine))
+            memory.check(needed, f"{plan.study.name} with {name}", place)
+    if plan.judge_dtype is not None:
+        Coarse.of(scene.task.model, plan.judge_dtype)
     draws = Draws.of(0, scene.task.agents)
     counts: dict[int, Byzantine] = {}
     for byzantine in plan.byzantine:
@@ -134,8 +147,10 @@ def as_toml(plan: Plan) -> str:
         "seeds": plan.seeds,
         "device": plan.device,
         "dtype": plan.dtype,
+        "judge_dtype": plan.judge_dtype,
+        "memory": plan.memory,
     }
-    lines = [f"{name} = {_toml(value)}" for name, value in top.items()]
+    lines = [f"{name} = {_toml(value)}" for name, value in top.items() if value is not None]
     settings = {name: value for name, value in settings_of(plan.study).items() if value is not None}
     lines += ["", "[settings]", *(f"{name} = {_toml(value)}" for name, value in settings.items())]
     return "\n".join(lines) + "\n"
@@ -159,7 +174,7 @@ def from_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a configuration file: {error}") from error
     known = {"study": str, "device": str, "dtype": str, "seeds": int, "rounds": int, "settings": dict}
-    known |= {"rules": list, "attacks": list, "byzantine": list}
+    known |= {"judge_dtype": str, "memory": str, "rules": list, "attacks": list, "byzantine": list}
     for name, value in stored.items():
         if name not in known:
             raise unknown(f"key in {path}:", name, known)

@@ -62,12 +62,27 @@ class Recorder:
             self.evaluated.append(done)
             self.epochs.append(-(-done // epoch))
             _append(self.held_out, world.held_out(state.models))
-        if self.snapshots and len(seen.weights) == 1 and seen.weights[0] is not None:
+        weights = [of_table for of_table in seen.weights if of_table is not None]
+        if self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform:
             apart = max(1, rounds // self.snapshots)
             early = done < apart and done & (done - 1) == 0  # powers of two: who is worth trusting is found out early
             if early or done % apart == 0 or done == rounds:
                 self.weight_rounds.append(done)
-                self.weights.append(seen.weights[0])
+                self.weights.append(seen.wiring.everyones(weights))
+
+    def so_far(self) -> Recorder:
+        """What there is now, for somebody who reads it while more is recorded."""
+        return Recorder(
+            every=self.every,
+            snapshots=self.snapshots,
+            rounds=list(self.rounds),
+            streaming={name: list(rows) for name, rows in self.streaming.items()},
+            evaluated=list(self.evaluated),
+            epochs=list(self.epochs),
+            held_out={name: list(rows) for name, rows in self.held_out.items()},
+            weight_rounds=list(self.weight_rounds),
+            weights=list(self.weights),
+        )
 
     def tensors(self, done: int) -> dict[str, Tensor]:
         """What was recorded of the first `done` rounds, as tensors, for a checkpoint.

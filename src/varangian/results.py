@@ -31,7 +31,7 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     seeds, agents = len(world.seeds), world.agents // len(world.seeds)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
-        stacked = torch.stack(rows).cpu()
+        stacked = _by_number(world, torch.stack(rows).cpu(), 1)
         return stacked.view(len(rows), seeds, agents, *stacked.shape[2:]).transpose(0, 1).numpy()
 
     data: dict[str, Any] = {}
@@ -41,10 +41,12 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
         data[name] = (("seed", "epoch", "agent"), by_seed(rows))
     if recorder.weights:
         data["weight"] = (("seed", "snapshot", "agent", "slot"), by_seed(recorder.weights))
-        senders = world.wiring(0).tables[0].senders.cpu().view(seeds, agents, -1)
+        wiring = world.wiring(0)
+        senders = wiring.everyones([table.senders for table in wiring.tables]).cpu().view(seeds, agents, -1)
         first = torch.arange(seeds)[:, None, None] * agents
         data["sender"] = (("seed", "agent", "slot"), (senders - first).numpy())
-    data["byzantine_agent"] = (("seed", "agent"), world.is_byzantine.cpu().view(seeds, agents).numpy())
+    liars = _by_number(world, world.is_byzantine.cpu(), 0)
+    data["byzantine_agent"] = (("seed", "agent"), liars.view(seeds, agents).numpy())
     scene = world.scenes[0]
     if scene.task.groups is not None:
         groups = [list(s.task.groups or ()) for s in world.scenes]
@@ -62,6 +64,11 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     return xr.Dataset(data, coords)
 
 
+def _by_number(world: World, values: torch.Tensor, dim: int) -> torch.Tensor:
+    """What agents have in the order of their numbers, wherever they stood."""
+    return values if world.arrangement is None else values.index_select(dim, world.arrangement.place)
+
+
 def metrics_of(result: xr.Dataset) -> list[str]:
     """The names of what was measured of agents over time."""
     return [str(name) for name, array in result.data_vars.items() if {"round", "epoch"} & set(map(str, array.dims))]
@@ -77,7 +84,8 @@ def final(result: xr.Dataset, metric: str) -> xr.DataArray:
         last = array.isel(epoch=-1)
     else:
         end = int(result["round"][-1])
-        last = array.sel(round=slice(end - max(1, end // 5) + 1, None)).mean("round")
+        # In float64: where a rule fails, float32 has no room for the sum.
+        last = array.sel(round=slice(end - max(1, end // 5) + 1, None)).mean("round", dtype=np.float64)
     return last.where(~result["byzantine_agent"])
 
 

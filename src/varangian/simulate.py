@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian import checkpoint as checkpoints
 from varangian import results
 from varangian.attacks.attack import Attack, Insight, View
 from varangian.attacks.simple import silent
+from varangian.blocks import by_blocks, each
 from varangian.callbacks import Callback
 from varangian.carry import carried
 from varangian.errors import BadInput
-from varangian.graph import Graph, TimeVarying
+from varangian.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
+from varangian.memory import budget, check, of_run
 from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
 from varangian.record import Recorder
@@ -49,7 +52,7 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
         sample=world.sample(0),
         fresh=torch.ones_like(world.step_size, dtype=torch.bool),
         optimiser=world.task.optimiser.init(world.start),
-        rule=[rule.init(world.start.new_zeros(table.senders.shape)) for table in wiring.tables],
+        rule=[rule.init(table.blank(world.start.dtype)) for table in wiring.tables],
         attack=attack.init(world.start[world.byzantine, : world.model.shared]),
     )
 
@@ -62,8 +65,8 @@ def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State)
     sent, attack_state = lie(world, rule, memory, attack, state, adapted, wiring)
     delivered = deliver(adapted[:, : world.model.shared], sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    inboxes = open_inboxes(world, wiring, delivered, state, adapted, sample)
-    models, weights, memory = combine(world, rule, memory, wiring, inboxes, adapted)
+    inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, sample)
+    models, weights, memory = combine(world, rule, memory, wiring, inboxes)
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -73,18 +76,25 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
 
     A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
     """
-    step_size = world.step_size_at(state.round)
+
+    def step(
+        models: Models, sample: Sample, step_size: Tensor, fresh: Tensor, optimiser: tuple[Tensor, ...]
+    ) -> tuple[Models, tuple[Tensor, ...]]:
+        gradient = world.model.gradient(models, sample)
+        stepped, after = world.task.optimiser.update(models, gradient, step_size, optimiser)
+        stepped = world.model.settle(stepped, models, sample)
+        take = finite_rows(stepped)
+        for part in after:
+            take = take & finite_rows(part)
+        if world.skip is not None:
+            take = take & fresh
+        kept = [torch.where(take, new, old) for new, old in zip(after, optimiser, strict=True)]
+        return torch.where(take, stepped, models), tuple(kept)
+
+    parts = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
     with addressed(world, state.round):
-        gradient = world.model.gradient(state.models, state.sample)
-        stepped, optimiser = world.task.optimiser.update(state.models, gradient, step_size, state.optimiser)
-        stepped = world.model.settle(stepped, state.models, state.sample)
-    take = finite_rows(stepped)
-    for part in optimiser:
-        take = take & finite_rows(part)
-    if world.skip is not None:
-        take = take & state.fresh
-    kept = [torch.where(take, new, old) for new, old in zip(optimiser, state.optimiser, strict=True)]
-    return torch.where(take, stepped, state.models), tuple(kept)
+        adapted: tuple[Models, tuple[Tensor, ...]] = by_blocks(step, *parts, whole=world.model.random)
+    return adapted
 
 
 def lie(
@@ -103,11 +113,11 @@ def lie(
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
         delivered = deliver(adapted[:, :shared], sent, world.byzantine)
-        inboxes = open_inboxes(world, wiring, delivered, state, adapted, state.sample)
+        inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, state.sample)
         if other is None or other == rule:
-            return combine(world, rule, memory, wiring, inboxes, adapted)[0]
-        blank = [other.init(adapted.new_zeros(table.senders.shape)) for table in wiring.tables]
-        return combine(world, other, blank, wiring, inboxes, adapted)[0]
+            return combine(world, rule, memory, wiring, inboxes)[0]
+        blank = [other.init(table.blank(adapted.dtype)) for table in wiring.tables]
+        return combine(world, other, blank, wiring, inboxes)[0]
 
     def last_loss(models: Models) -> Float[Tensor, " agent"]:
         return own_loss(world.model, models, state.sample)
@@ -139,42 +149,54 @@ def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent
     return tuple(held(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
 
 
-def open_inboxes(
+def sealed_inboxes(
     world: World, wiring: Wiring, delivered: Delivered, state: State, adapted: Models, sample: Sample
-) -> Iterator[Inbox]:
-    """What each agent sees, table by table; nothing is computed before a rule asks for it."""
+) -> Sequence[Callable[[], Inbox]]:
+    """What each agent sees, table by table, to be opened when its turn comes."""
     sources = wiring.two_faced_sources if delivered.two_faced else [table.senders for table in wiring.tables]
-    for table, source in zip(wiring.tables, sources, strict=True):
+    step_size = world.step_size_at(state.round)
+
+    def opened(table: Neighbourhoods, source: Int[Tensor, "agent slot"]) -> Inbox:
         of = table.rows_of
-        yield Inbox(
-            model=world.model,
+        return Inbox(
+            model=world.judging,
             rows=delivered.rows,
             source=source,
-            heard=delivered.arrived.take(source) & table.present,
+            heard=delivered.heard(source, table),
             own=of(adapted),
             previous=of(state.models),
             samples={"next": tuple(map(of, sample)), "same": tuple(map(of, state.sample))},
             judged_on=world.task.judge,
             forgetting=of(world.forgetting),
-            step_size=of(world.step_size_at(state.round)),
+            step_size=of(step_size),
             truth=Truth(table, adapted, world.group, world.is_normal, world.risk),
             dense=table.dense,
             private_rows=len(delivered.rows) - world.agents,
+            round=state.round,
         )
+
+    return [partial(opened, table, source) for table, source in zip(wiring.tables, sources, strict=True)]
 
 
 def combine(
-    world: World, rule: Rule[Any], memory: Sequence[Any], wiring: Wiring, inboxes: Iterator[Inbox], adapted: Models
+    world: World,
+    rule: Rule[Any],
+    memory: Sequence[Any],
+    wiring: Wiring,
+    inboxes: Sequence[Callable[[], Inbox]],
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
     """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
-    models, weights, states = adapted, list[Table | None](), list[Any]()
-    for table, inbox, remembered in zip(wiring.tables, inboxes, memory, strict=True):
-        combined = rule.combine(inbox, remembered)
+
+    def of_table(table: Neighbourhoods, opened: Callable[[], Inbox], memory: Any) -> tuple[Models, Table | None, Any]:
+        inbox = opened()
+        combined = rule.combine(inbox, memory)
         sound = finite_rows(combined.models) & table.rows_of(world.is_normal)
-        models = table.put(models, torch.where(sound, combined.models, inbox.own))
-        weights.append(combined.weights)
-        states.append(combined.state)
-    return models, weights, states
+        return torch.where(sound, combined.models, inbox.own), combined.weights, combined.state
+
+    models, weights, states = zip(
+        *each(of_table, wiring.tables, inboxes, memory, device=world.start.device), strict=True
+    )
+    return wiring.everyones(models), weights, states
 
 
 def simulate(
@@ -188,17 +210,21 @@ def simulate(
     seeds: int | Sequence[int] = 1,
     device: str = "auto",
     dtype: str = "float32",
+    judge_dtype: str | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Path | str | None = None,
     resume: bool = False,
     record_every: int | None = None,
+    memory: str | int | None = None,
 ) -> xr.Dataset:
     """Run a network of agents and return what was measured: seed × round × agent.
 
     `task` is a study, which brings its graph and its number of rounds, or a task of your own with a graph (everyone
     hears everyone unless given). `byzantine` is how many agents are Byzantine (drawn by seed), their share, or which;
     they send what `attack` says, or nothing. `seeds=5` means seeds 0 … 4. Seeds of small problems share one run.
+    `judge_dtype="bfloat16"` judges neighbours in coarser numbers than those of `dtype`, which GPUs do faster.
     With `checkpoint`, a folder, an interrupted run leaves what it had, and `resume=True` goes on to the same bits.
+    `memory="4GiB"` keeps to so much; what cannot fit into it, or into the machine, is refused before it starts.
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
@@ -214,22 +240,24 @@ def simulate(
         raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
     folder = None if checkpoint is None else Path(checkpoint)
     parts: list[xr.Dataset] = []
-    opening = _scene(task, graph, numbers[0])
-    together = seeds_at_once(opening) if len(numbers) > 1 else 1
-    for first in range(0, len(numbers), together):
-        some = numbers[first : first + together]
-        file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-        scenes = [opening if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
-        place, number = chosen_device(device, scenes), chosen_dtype(dtype)
-        world = prepare(scenes, some, byzantine, place, number)
-        if resume and file and file.exists():
-            parts.append(results.load(file, checkpoints.fingerprint(world, rule, attack, rounds)))
-            continue
-        recorder = Recorder(*_thinned(world, rounds, record_every))
-        result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
-        if file and together < len(numbers):
-            results.save(result, file)
-        parts.append(result)
+    with budget(memory):
+        opening = _scene(task, graph, numbers[0])
+        together = seeds_at_once(opening) if len(numbers) > 1 else 1
+        for first in range(0, len(numbers), together):
+            some = numbers[first : first + together]
+            file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
+            scenes = [opening if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
+            place, number = chosen_device(device, scenes), chosen_dtype(dtype)
+            recorder = Recorder(*_thinned(scenes, rounds, record_every))
+            check(of_run(scenes, rule, rounds // recorder.every, number, bool(byzantine)), "this run", place)
+            world = prepare(scenes, some, byzantine, place, number, judge_dtype)
+            if resume and file and file.exists():
+                parts.append(results.load(file, checkpoints.fingerprint(world, rule, attack, rounds)))
+                continue
+            result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
+            if file and together < len(numbers):
+                results.save(result, file)
+            parts.append(result)
     return parts[0] if len(parts) == 1 else results.joined(parts)
 
 
@@ -245,13 +273,13 @@ def run(
 ) -> xr.Dataset:
     """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
     world = poisoned(world, attack)
-    saved = file and file.with_suffix(".checkpoint")
     mark = checkpoints.fingerprint(world, rule, attack, rounds)
+    saver = checkpoints.Saver(file and file.with_suffix(".checkpoint"), mark)
     with torch.no_grad(), threads_for(world):
         state = begin(world, rule, attack)
-        if resume and saved and saved.exists():
-            state = checkpoints.load(saved, lambda round: begin(world, rule, attack, round), recorder, mark)
-        began, written = time.perf_counter(), time.perf_counter()
+        if resume and saver.path and saver.path.exists():
+            state = checkpoints.load(saver.path, lambda round: begin(world, rule, attack, round), recorder, mark)
+        began = time.perf_counter()
         for callback in callbacks:
             callback.start(world, state, rounds)
         try:
@@ -261,19 +289,15 @@ def run(
                 state = after
                 for callback in callbacks:
                     callback.round(world, state, recorder)
-                if saved and time.perf_counter() - written > 60:
-                    checkpoints.save(saved, state, recorder, mark)
-                    written = time.perf_counter()
+                saver.offer(state, recorder)
         except KeyboardInterrupt:
-            if saved:
-                checkpoints.save(saved, state, recorder, mark)
+            saver.keep(state, recorder)
             raise
         finally:
             for callback in callbacks:
                 callback.end(world, state)
         result = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=mark)
-    if saved:
-        saved.unlink(missing_ok=True)
+    saver.discard()
     return result
 
 
@@ -292,14 +316,15 @@ def seeds_at_once(scene: Scene) -> int:
     return max(1, 2**18 // len(scene.graph.senders))
 
 
-def _thinned(world: World, rounds: int, every: int | None) -> tuple[int, int]:
+def _thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
     """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
     loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
-    numbers = world.agents * rounds
-    often = (world.task.epoch or 1) // 10 if world.model.parameters >= 10**5 else 1
+    task = scenes[0].task
+    numbers = task.agents * len(scenes) * rounds
+    often = (task.epoch or 1) // 10 if task.model.parameters >= 10**5 else 1
     if every is not None and every < 1:
         raise BadInput(f"record_every must be at least 1, but is {every}")
-    few = world.agents // len(world.seeds) <= 200 and isinstance(world.scenes[0].graph, Graph)
+    few = task.agents <= 200 and isinstance(scenes[0].graph, Graph)
     return every or max(1, often, numbers // 10**7), 20 if few else 0
 
 

@@ -122,6 +122,8 @@ def _run(
         seeds=plan.seeds,
         device=plan.device,
         dtype=plan.dtype,
+        judge_dtype=plan.judge_dtype,
+        memory=plan.memory,
         checkpoint=folder and folder / cell.key,
         resume=resume,
         callbacks=[SeedsProgress(advance), *callbacks],

@@ -9,15 +9,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.arrange import Arrangement, Divisible
 from varangian.attacks.attack import AnyAttack, Poisons
-from varangian.cuda import Replayed
+from varangian.blocks import FEW, ROWS, by_column, each, joined
+from varangian.coarse import Coarse
+from varangian.cuda import replayed
 from varangian.draws import Draws, ahead
 from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
-from varangian.stack import Stacked
-from varangian.task import PerAgent, Task, side_by_side
+from varangian.task import PerAgent, Stream, Task, side_by_side
 from varangian.truth import Risk
 
 Byzantine = int | float | Sequence[int]
@@ -63,6 +65,11 @@ class World:
     """Which of the networks side by side each agent belongs to."""
     group: Int[Tensor, " agent"]
     """Which task each agent has; one for all where nothing else is known."""
+    arrangement: Arrangement | None
+    """Where agents stand, if not in the order of their numbers."""
+    judge_dtype: str | None
+    judging: Model
+    """The model as neighbours are judged with: the task's own, unless they are judged in coarser numbers."""
 
     @property
     def risk(self) -> Risk | None:
@@ -92,6 +99,7 @@ def prepare(
     byzantine: Byzantine,
     device: torch.device,
     dtype: torch.dtype,
+    judge_dtype: str | None = None,
 ) -> World:
     """Lay the scenes side by side, one for each seed, and draw who is Byzantine."""
     agents = scenes[0].task.agents
@@ -103,10 +111,19 @@ def prepare(
     is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
     for place, who in enumerate(liars):
         is_byzantine[place * agents + who] = True
+    arrangement = Arrangement.of(scenes[0], device) if len(scenes) == 1 else None
+    arranged = scenes
+    if arrangement is not None:
+        arranged = [arrangement.arranged(scenes[0])]
+        draws = [draws[0].take(arrangement.order)]
+        is_byzantine = is_byzantine[arrangement.order]
     everyone = Draws.join(draws).to(device)
     liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
-    placed = tuple(_placed(scene, device, dtype) for scene in scenes)
+    placed = tuple(_placed(scene, device, dtype) for scene in arranged)
     tasks = [scene.task for scene in placed]
+    exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
+    held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
+    start = torch.cat([task.model.start(agents, dtype, device) for task in tasks])
 
     def column(name: str) -> Tensor:
         values: list[PerAgent] = [getattr(task, name) for task in tasks]
@@ -117,23 +134,36 @@ def prepare(
     return World(
         task=tasks[0],
         seeds=tuple(seeds),
-        scenes=placed,
+        scenes=tuple(scenes),
         draws=everyone,
         byzantine_draws=everyone.take(liar_rows),
         sample=_sampler(tasks, [draw.to(device) for draw in draws], dtype),
-        wiring=_wirer([scene.graph for scene in scenes], agents, is_byzantine, device),
+        wiring=_wirer([scene.graph for scene in arranged], agents, is_byzantine, device),
         byzantine=liar_rows,
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
-        exact=side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype),
-        held_out=side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype),
+        exact=exact if arrangement is None else arrangement.measured(exact),
+        held_out=held_out if arrangement is None else arrangement.measured(held_out),
         step_size=column("step_size"),
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
-        start=torch.cat([task.model.start(agents, dtype, device) for task in tasks]),
+        start=_stored(start if arrangement is None else start[arrangement.order]),
         network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
-        group=torch.cat([torch.as_tensor(task.groups or [0] * agents) for task in tasks]).to(device),
+        group=torch.cat([_groups(task) for task in tasks]).to(device),
+        arrangement=arrangement,
+        judge_dtype=judge_dtype,
+        judging=tasks[0].model
+        if judge_dtype is None
+        else replayed(Coarse.of(scenes[0].task.model, judge_dtype), device),
     )
+
+
+def _groups(task: Task) -> Int[Tensor, " agent"]:
+    return torch.zeros(task.agents, dtype=torch.long) if task.groups is None else torch.as_tensor(task.groups)
+
+
+def _stored(models: Models) -> Models:
+    return by_column(models) if models.shape[1] <= FEW else models
 
 
 def poisoned(world: World, attack: AnyAttack) -> World:
@@ -184,10 +214,9 @@ def _check_size(graph: Graph, agents: int) -> None:
 
 def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
     task = scene.task
-    replayed = device.type == "cuda" and isinstance(task.model, Stacked) and not task.model.random
     task = replace(
         task,
-        model=Replayed(task.model) if replayed else task.model,
+        model=replayed(task.model, device),
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
         held_out=task.held_out and task.held_out.to(device),
@@ -196,13 +225,27 @@ def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
 
 
 def _sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -> Callable[[int], Sample]:
+    pieces = [piece for task, own in zip(tasks, draws, strict=True) for piece in _pieces(task.stream, own)]
+    streams, of_streams = zip(*pieces, strict=True)
+
     def samples(start: int, rounds: int) -> list[Sample]:
-        parts = [t.stream.samples(d, start, rounds, dtype) for t, d in zip(tasks, draws, strict=True)]
-        joined = parts[0] if len(parts) == 1 else tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
-        return list(zip(*joined, strict=True))
+        parts = each(
+            lambda stream, own: stream.samples(own, start, rounds, dtype),
+            streams,
+            of_streams,
+            device=draws[0].seed.device,
+        )
+        return list(zip(*(joined(part, rows=1) for part in zip(*parts, strict=True)), strict=True))
 
     numbers = sum(part.numel() for part in samples(0, 1)[0])
     return ahead(samples, rounds=max(1, min(512, 2**18 // numbers)))
+
+
+def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
+    if not isinstance(stream, Divisible) or draws.seed.device.type != "cpu":
+        return [(stream, draws)]
+    spans = [slice(first, first + ROWS) for first in range(0, stream.agents, ROWS)]
+    return [(stream.part(span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
 
 
 def _wirer(

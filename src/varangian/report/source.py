@@ -69,7 +69,7 @@ def _read(folder: Path) -> list[Run]:
         return [run_of(metrics, folder)]
     runs = list(_summaries(folder))
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()) if not runs else ():
-        if (inner / "metrics.nc").exists() or any(inner.glob("*.csv")):
+        if (inner / "metrics.nc").exists() or any(_summaries(inner)):
             runs += _read(inner)
     if not runs:
         raise BadInput(f"{folder} holds no results: neither metrics.nc nor a table such as summary.csv")

@@ -16,6 +16,7 @@ from varangian.rules.robust import (
 )
 from varangian.rules.rule import Combined, Rule
 from varangian.rules.screening import balance, clipped_gossip, ios, sketchguard, ubar
+from varangian.rules.sparing import sparing
 from varangian.rules.verified import paired, patient, verified
 from varangian.rules.weighing import alone, average, distance_based, loss_based
 
@@ -47,6 +48,7 @@ __all__ = [
     "pens",
     "relationship_learning",
     "sketchguard",
+    "sparing",
     "trimmed_mean",
     "ubar",
     "verified",

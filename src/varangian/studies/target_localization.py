@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from varangian import memory
 from varangian.attacks import pulling, uniform
 from varangian.attacks.attack import AnyAttack
+from varangian.blocks import by_column
 from varangian.draws import Draws
 from varangian.errors import BadInput
 from varangian.graph import Graph
@@ -59,18 +62,23 @@ class target_localization:
 
     def scene(self, seed: int) -> Scene:
         """The network and the task of one seed."""
-        draws = Draws.of(seed, self.agents)
-        position = draws.uniform("position", 0, 2, torch.float64) * self.field_size
-        lot = draws.uniform("noise", 0, 2, torch.float64)
+        memory.check(self.agents * (600 + 200 * self.max_degree), f"a network of {self.agents} agents")
+        position = self._position(seed)
+        graph = Graph.geometric(position, self.radius, self.max_degree, seed)
+        return Scene(self.task(seed), graph, positions=position)
+
+    def task(self, seed: int) -> Task:
+        """What agents of one seed learn, on whatever network."""
+        lot = Draws.of(seed, self.agents).uniform("noise", 0, 2, torch.float64)
         group = torch.arange(self.agents) % len(TARGETS)
         target = torch.tensor(TARGETS, dtype=torch.float64)[group]
         stream = Bearings(
             target=target,
-            direction=torch.nn.functional.normalize(target - position),
+            direction=torch.nn.functional.normalize(target - self._position(seed)),
             direction_noise=_between(self.direction_noise, lot[:, 0]),
             distance_noise=_between(self.distance_noise, lot[:, 1]),
         )
-        task = Task(
+        return Task(
             model=Formula(2, squared_error, gradient_of_squared_error),
             stream=stream,
             step_size=self.step_size,
@@ -79,20 +87,26 @@ class target_localization:
             groups=group.tolist(),
             together=True,
         )
-        graph = Graph.geometric(position, self.radius, self.max_degree, seed)
-        return Scene(task, graph, positions=position)
+
+    def _position(self, seed: int) -> Float[Tensor, "agent 2"]:
+        return Draws.of(seed, self.agents).uniform("position", 0, 2, torch.float64) * self.field_size
 
 
 def squared_error(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
     """ℓ = (d − (θ − x)ᵀu)² = (y − θᵀu)², with y = d + xᵀu."""
-    u, y = sample
-    return (y - (theta * u).sum(-1)).square()
+    return _excess(theta, sample).square()
 
 
 def gradient_of_squared_error(theta: Models, sample: Sample) -> Models:
-    """∇ℓ = −2 (y − θᵀu) u."""
+    """∇ℓ = 2 (θᵀu − y) u."""
+    return sample[0] * (_excess(theta, sample) * 2)[:, None]
+
+
+def _excess(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
+    """θᵀu − y; written out, because a sum over two numbers at a time is slow."""
     u, y = sample
-    return (((theta * u).sum(-1) - y) * 2)[:, None] * u
+    (one, other), (one_u, other_u) = theta.unbind(-1), u.unbind(-1)
+    return torch.addcmul(one * one_u - y, other, other_u)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +125,30 @@ class Bearings:
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
         noise = draws.normal_rounds("measurement", start, rounds, 3, dtype)
-        u = torch.addcmul(self.direction.to(dtype), noise[..., :2], self.direction_noise.sqrt().to(dtype)[:, None])
-        y = (u * self.target.to(dtype)).sum(-1)
-        return u, y.addcmul_(noise[..., 2], self.distance_noise.sqrt().to(dtype))
+        target, direction, direction_noise, distance_noise = _ready(self, dtype)
+        u = torch.addcmul(direction, noise[..., :2], direction_noise)
+        y = torch.addcmul(u[..., 0] * target[:, 0], u[..., 1], target[:, 1])
+        return u, y.addcmul_(noise[..., 2], distance_noise[:, 0])
 
     def risk(self) -> Quadratic:
         """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*)."""
         seen = self.direction[:, :, None] * self.direction[:, None, :]
         return Quadratic(self.target, seen + self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype))
 
+    def part(self, agents: slice | Int[Tensor, " some"]) -> Bearings:
+        """Some agents' stream."""
+        return Bearings(*(getattr(self, name)[agents] for name in self.__dataclass_fields__))
+
     def to(self, device: torch.device) -> Bearings:
         return Bearings(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+@lru_cache(maxsize=2048)
+def _ready(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What samples are made of, stored as they are: target, direction, and the two standard deviations as columns."""
+    deviations = (noise.sqrt()[:, None] for noise in (stream.direction_noise, stream.distance_noise))
+    target, direction, *noise = (by_column(p.to(dtype)) for p in (stream.target, stream.direction, *deviations))
+    return target, direction, noise[0], noise[1]
 
 
 def _between(bounds: tuple[float, float], lot: Float[Tensor, " agent"]) -> Float[Tensor, " agent"]:

@@ -1,0 +1,120 @@
+"""Judging less than everything: what it saves and what it costs in learning: `python -m bench.less [--digits]`.
+
+`quality.csv` has runs of a study with each way of sparing; `cost.csv` the time of a round, on dense and on sparse
+networks, against `loss-based` in the same run; `coarse.csv` how often judging in bfloat16 keeps the same neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.timing import Row, best_each, show
+from bench.workloads import Workload, convolutional, softmax
+from varangian import rules, studies
+from varangian.results import final
+from varangian.simulate import begin, play_round, simulate
+from varangian.studies.study import Study
+from varangian.world import prepare
+
+WAYS: dict[str, Any] = {
+    "loss-based": rules.loss_based(),
+    "every=2": rules.sparing(every=2),
+    "every=4": rules.sparing(every=4),
+    "every=10": rules.sparing(every=10),
+    "part=0.5": rules.sparing(part=0.5),
+    "part=0.2": rules.sparing(part=0.2),
+    "back-off=4": rules.sparing(back_off=4),
+    "back-off=16": rules.sparing(back_off=16),
+    "back-off=64": rules.sparing(back_off=64),
+    "most=5": rules.sparing(most=5),
+    "most=2": rules.sparing(most=2),
+    "every=2, part=0.5": rules.sparing(every=2, part=0.5),
+    "alone": rules.alone(),
+}
+
+
+def quality(study: Study, byzantine: int, rounds: int, seeds: int, ways: dict[str, Any]) -> list[Row]:
+    """Accuracy of normal agents after so many rounds."""
+    out: list[Row] = []
+    for name, rule in ways.items():
+        attack = study.attacks[0]
+        result = simulate(study, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, seeds=seeds)
+        accuracy, loss = final(result, "accuracy"), final(result, "test_loss")
+        told = {"accuracy, mean": float(accuracy.mean()), "accuracy, worst": float(accuracy.min("agent").mean())}
+        seconds = float(result["seconds"].mean())
+        out.append({"study": study.name, "byzantine": byzantine, "way": name, **told, "test loss": float(loss.mean())})
+        print(
+            f"{study.name}, {byzantine} Byzantine, {name}: {told['accuracy, mean']:.4f} in {seconds:.1f} s", flush=True
+        )
+    return out
+
+
+def cost(load: Workload, seconds: float) -> list[Row]:
+    """Milliseconds a round, averaged over what a way of sparing does in several, after as many to get going."""
+    rounds = 20
+    with_rules = {name: rule for name, rule in WAYS.items() if name != "alone"}
+    playing = {name: load.rounds(rule) for name, rule in with_rules.items()}
+    plays = {name: context.__enter__() for name, context in playing.items()}
+
+    def several(name: str) -> None:
+        for _ in range(rounds):
+            plays[name]()
+
+    least = best_each([lambda name=name: several(name) for name in plays], seconds)  # type: ignore[misc]
+    for context in playing.values():
+        context.__exit__(None, None, None)
+    full = least[0]
+    return [
+        {"workload": load.name, "way": name, "round ms": 1e3 * time / rounds, "of loss-based": time / full}
+        for name, time in zip(plays, least, strict=True)
+    ]
+
+
+def same_neighbours(study: Study, byzantine: int, rounds: int) -> Row:
+    """In how many decisions of normal agents judging in bfloat16 keeps the same neighbours, along one exact run."""
+    scene, rule, attack = study.scene(0), rules.loss_based(), study.attacks[0]
+    worlds = [prepare([scene], [0], byzantine, torch.device("cpu"), torch.float32, kind) for kind in (None, "bfloat16")]
+    exact, coarse = (begin(world, rule, attack) for world in worlds)
+    normal = worlds[0].is_normal[:, 0]
+    same = decided = 0
+    with torch.no_grad():
+        for _ in range(rounds):
+            # Models come from the exact run, so that single decisions are compared; what is remembered is each one's.
+            coarse = exact._replace(rule=coarse.rule)
+            exact, seen = play_round(worlds[0], rule, attack, exact)
+            coarse, also = play_round(worlds[1], rule, attack, coarse)
+            for one, other in zip(seen.weights, also.weights, strict=True):
+                assert one is not None and other is not None
+                same += int(((one > 0) == (other > 0))[normal].sum())
+                decided += one[normal].numel()
+    return {"study": study.name, "byzantine": byzantine, "decisions": decided, "the same": same / decided}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.less", description=__doc__.splitlines()[0])
+    parser.add_argument("--digits", action="store_true", help="also on digits, which takes many minutes on a CPU")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    asked = parser.parse_args()
+    out: Path = asked.out / "cpu"
+    loads = [(convolutional(10), 1.0), (softmax(100), 5.0), (softmax(1000, 20), 5.0)]
+    loads = [(softmax(100), 3.0)] if asked.quick else loads
+    show([row for load, seconds in loads for row in cost(load, seconds)], "What sparing saves", out / "cost.csv")
+    human = studies.human_activity()
+    rounds, seeds = (200, 1) if asked.quick else (1000, 3)
+    measured = [row for byzantine in (0, 10) for row in quality(human, byzantine, rounds, seeds, WAYS)]
+    if asked.digits:
+        digits = studies.digits()
+        few = {name: WAYS[name] for name in ("loss-based", "every=4", "part=0.2", "back-off=16", "most=2", "alone")}
+        measured += quality(digits, 2, 150, 1, few)
+    show(measured, "What sparing costs", out / "quality.csv")
+    if asked.digits:
+        show([same_neighbours(studies.digits(), 2, 100)], "The same neighbours in bfloat16", out / "coarse.csv")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Puts what was measured into `docs/performance.md`: `python -m bench.page [--from results/performance]`.
+
+In the page, a line `<!-- table cpu/roofline -->` is followed by the table of that CSV and `<!-- end -->`; what is in
+between is replaced. `<!-- far -->` is where the arithmetic for a hundred million agents goes. What was not measured
+keeps what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import shutil
+from pathlib import Path
+
+from bench.timing import told
+
+PAGE = Path("docs/performance.md")
+IMAGE = Path("docs/images/scaling.png")
+
+
+def table(path: Path) -> str:
+    """A CSV file as a Markdown table.
+
+    Numbers have three digits; columns of numbers are set to the right.
+    """
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    head, body = rows[0], [[told(_number(cell)) for cell in row] for row in rows[1:]]
+    numeric = [all(isinstance(_number(row[place]), float) for row in rows[1:]) for place in range(len(head))]
+    lines = [head, ["--:" if right else "---" for right in numeric], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _number(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def far(folder: Path) -> str:
+    """What a hundred million agents would take, from the largest network that was measured."""
+    with (folder / "cpu" / "scaling.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["sweep"] == "agents"]
+    last = max(rows, key=lambda row: int(row["size"]))
+    agents, edges = int(last["size"]), int(last["edges"])
+    seconds, mib = float(last["round ms"]) / 1e3, float(last["MiB"])
+    more = 10**8 / agents
+    hours, gib = seconds * more * 500 / 3600, mib * more / 1024
+    return " ".join(
+        (
+            f"With {agents:,} agents and {edges:,} edges a round takes {1e3 * seconds:.0f} ms,",
+            f"{1e9 * seconds / edges:.1f} ns an edge, and the run {mib / 1024:.2f} GiB,",
+            f"{mib * 2**20 / agents:,.0f} bytes an agent, most of it while the graph is made. Both grow in proportion.",
+            f"A hundred million agents with as many neighbours each have {edges * more:.2g} edges: a round would take",
+            f"{seconds * more:.0f} s on these two cores, 500 rounds {hours:.1f} hours, and the run {gib:,.0f} GiB, as",
+            "one large machine has. What a round itself holds, φ and its mass before and after, senders, weights, is",
+            f"some {edges * more * 29 / 2**30:,.0f} GiB of it. Where that is too much, the network must be cut into",
+            "parts that exchange only the models at their borders, of which agents that hear those near them have few.",
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="folder", type=Path, default=Path("results/performance"))
+    folder: Path = parser.parse_args().folder
+    text = PAGE.read_text(encoding="utf-8")
+
+    def fresh(found: re.Match[str]) -> str:
+        path = folder / f"{found[1]}.csv"
+        if not path.exists():
+            print(f"{path} is not there; its table stays as it is")
+            return found[0]
+        return f"<!-- table {found[1]} -->\n{table(path)}\n<!-- end -->"
+
+    text = re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
+    if (folder / "cpu" / "scaling.csv").exists():
+        text = re.sub(
+            r"<!-- far -->\n.*?<!-- end -->",
+            lambda _: f"<!-- far -->\n{far(folder)}\n<!-- end -->",
+            text,
+            flags=re.DOTALL,
+        )
+    if (folder / "cpu" / "scaling.png").exists():
+        shutil.copyfile(folder / "cpu" / "scaling.png", IMAGE)
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"Written to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()

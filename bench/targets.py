@@ -1,0 +1,138 @@
+"""What the engine is held to, each as a ratio of two things measured in the same run."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from bench.timing import Row, best, best_each, best_of_many, copying
+from bench.workloads import Workload, convolutional, localization, softmax
+from varangian.machine import threads_for
+from varangian.stack import Stacked
+from varangian.studies.digits import cnn
+
+
+def on_cpu(quick: bool) -> Iterator[Row]:
+    """Two cores' worth of promises."""
+    yield from large(10**5 if quick else 10**6, [10**4, 10**5] if quick else [10**4, 10**5, 10**6])
+    yield _told("softmax judging, of the rate of matrix products", softmax_judging(), 0.5, at_least=True)
+    yield _told("CNN judging, times as fast as model by model, agent by agent", cnn_judging(), 2.0, at_least=True)
+    yield from small()
+    yield _told("`varangian --help`, seconds", start_up(), 0.5)
+
+
+def on_gpu(quick: bool) -> Iterator[Row]:
+    """One GPU's, in milliseconds a round."""
+    for agents, most in ((10, 5.0),) if quick else ((10, 5.0), (100, 100.0)):
+        for judge_dtype in (None, "bfloat16"):
+            load = convolutional(agents, "cuda", judge_dtype)
+            yield _told(f"{load.name}, ms a round", _milliseconds(load), most)
+    load = localization(10**5 if quick else 10**6, "cuda")
+    yield _told(f"{load.name}, ms a round", _milliseconds(load), 5.0)
+
+
+def _milliseconds(load: Workload) -> float:
+    with load.rounds() as play:
+        return 1e3 * best_of_many(play, 5, 3.0, "cuda")
+
+
+def _told(what: str, value: float, aim: float, at_least: bool = False) -> Row:
+    reached = value >= aim if at_least else value <= aim
+    sign = "≥" if at_least else "≤"
+    return {"what": what, "measured": value, "aim": f"{sign} {aim:g}", "reached": "yes" if reached else "no"}
+
+
+def large(agents: int, sizes: list[int]) -> Iterator[Row]:
+    """Many agents, each size in a process of its own, so that its memory is its own too."""
+    found = [json.loads(_alone(f"from bench.targets import alone; alone({size})")) for size in sizes]
+    last, per_edge = found[-1], [one["per_edge"] for one in found]
+    name = f"localization, {agents:,} agents"
+    yield _told(f"{name}: times its least traffic at copy bandwidth", last["times"], 6.0)
+    yield _told(f"{name}: GiB of memory in all", last["gib"], 4.0)
+    span = f"{sizes[0]:,} to {sizes[-1]:,}"
+    yield _told(f"localization, {span} agents: dearest edge over cheapest", max(per_edge) / min(per_edge), 1.15)
+
+
+def _alone(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def alone(agents: int) -> None:
+    """Measure localization with so many agents, and print what was found."""
+    load = localization(agents)
+    copy, moved = copying("cpu")
+    threads = torch.get_num_threads()
+    with load.rounds() as play:
+
+        def copy_with_all() -> None:
+            torch.set_num_threads(threads)
+            copy()
+            torch.set_num_threads(1)
+
+        seconds, copied = best_each([play, copy_with_all], 8.0)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    least = load.bytes / (moved / copied)
+    print(json.dumps({"times": seconds / least, "gib": peak, "per_edge": seconds / load.edges}))
+
+
+def softmax_judging() -> float:
+    """Losses of 30 models on 30 batches of 10, as a fraction of what a large product does on as many threads."""
+    world = softmax(30).world
+    a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
+    with torch.no_grad(), threads_for(world):
+        sample = world.sample(0)
+        judging, product = best_each([lambda: world.judging.judge_all(world.start, sample), lambda: a @ b], 3.0)
+    return (2 * 30 * 30 * 10 * 561 * 6 / judging) / (2 * 1024**3 / product)
+
+
+def cnn_judging(agents: int = 10, batch: int = 64) -> float:
+    """Everyone's loss for everyone, against a plain network called for each pair."""
+    module = cnn().eval()
+    stacked = Stacked.of(module, nn.functional.cross_entropy)
+    models = stacked.start(agents, torch.float32, torch.device("cpu"))
+    x, y = torch.rand(agents, batch, 1, 28, 28), torch.randint(0, 10, (agents, batch))
+    named = dict(module.named_parameters())
+
+    def one_by_one() -> None:
+        for _ in range(agents):
+            for k in range(agents):
+                nn.functional.cross_entropy(functional_call(module, named, (x[k],)), y[k])
+
+    with torch.no_grad():
+        plain, ours = best_each([one_by_one, lambda: stacked.judge_all(models, (x, y))], 10.0, warm=False)
+    return plain / ours
+
+
+def small() -> Iterator[Row]:
+    """The paper's own network: does it cost more than its arithmetic, and do seeds share what it costs?"""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    one, many = localization(100), localization(100, seeds=32)
+    table = one.world.wiring(0).tables[0].blank(torch.float32) + 1
+
+    def sixty() -> None:
+        for _ in range(60):
+            torch.mul(table, table)
+
+    with one.rounds() as single, many.rounds() as several:
+        floor, of_one, of_many = best_each([sixty, single, several], 4.0)
+    torch.set_num_threads(before)
+    yield _told("localization, 100 agents: times 60 elementwise operations", of_one / floor, 1.0)
+    yield _told("localization, 32 seeds at once: times one seed", of_many / of_one, 4.0)
+
+
+def start_up() -> float:
+    """Of the command line."""
+
+    def call() -> None:
+        subprocess.run([sys.executable, "-m", "varangian.cli", "--help"], capture_output=True, check=True)
+
+    return best(call, 3.0)

@@ -1,0 +1,137 @@
+"""The networks that are measured, with the arithmetic and the traffic that a round of them cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from varangian import attacks, rules, studies
+from varangian.graph import Graph
+from varangian.machine import threads_for
+from varangian.simulate import begin, play_round
+from varangian.studies.digits import cnn
+from varangian.task import Task
+from varangian.world import Scene, World, prepare
+
+FLOAT = 4
+"""Bytes of a number."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, and what one round of it takes at least."""
+
+    name: str
+    world: World
+    attack: Any
+    flops: float
+    bytes: float
+    convolves: bool = False
+
+    @property
+    def edges(self) -> int:
+        return len(self.world.wiring(0).graph.senders)
+
+    @contextmanager
+    def rounds(self, rule: Any = None) -> Iterator[Callable[[], None]]:
+        """A function that plays the next round."""
+        rule = rule or rules.loss_based()
+        with torch.no_grad(), threads_for(self.world):
+            state = begin(self.world, rule, self.attack)
+
+            def play() -> None:
+                nonlocal state
+                state, _ = play_round(self.world, rule, self.attack, state)
+
+            yield play
+
+
+def localization(agents: int, device: str = "cpu", seeds: int = 1) -> Workload:
+    """Target localization, at most ten neighbours, a fifth Byzantine.
+
+    For every edge a message of two numbers is read, φ is read and written; and it is judged, weighed and mixed with
+    4 · 2 + 10 operations. Agents' own work counts for little beside it.
+    """
+    study = studies.target_localization(agents=agents)
+    if find_spec("scipy") is None:  # which finds out who is near whom
+        scenes = [Scene(study.task(seed), Graph.ring(agents, 5)) for seed in range(seeds)]
+    else:
+        scenes = [study.scene(seed) for seed in range(seeds)]
+    world = prepare(scenes, range(seeds), 0.2, torch.device(device), torch.float32)
+    edges = sum(len(scene.graph.senders) for scene in scenes if isinstance(scene.graph, Graph))
+    return Workload(
+        f"localization, {agents:,} agents" + (f", {seeds} seeds" if seeds > 1 else ""),
+        world,
+        attacks.uniform(15, 16),
+        flops=edges * (4 * 2 + 10),
+        bytes=edges * (2 * FLOAT + 2 * FLOAT),
+    )
+
+
+def softmax(agents: int, degree: int | None = None, device: str = "cpu") -> Workload:
+    """Softmax regression, 561 features, 6 labels, batches of 10; complete, or on a ring with so many neighbours."""
+    features, labels, batch = 561, 6, 10
+    generator = torch.Generator().manual_seed(0)
+    data = [
+        (torch.randn(40, features, generator=generator), torch.randint(0, labels, (40,), generator=generator))
+        for _ in range(agents)
+    ]
+    task = Task.supervised(nn.Linear(features, labels), nn.functional.cross_entropy, data, batch=batch, step_size=0.01)
+    graph = Graph.complete(agents) if degree is None else Graph.ring(agents, degree // 2)
+    world = _world(Scene(task, graph), device)
+    edges, parameters = len(graph.senders), (features + 1) * labels
+    one_pass = 2 * batch * features * labels
+    # Where everyone hears everyone a model is read once by all.
+    messages = agents if degree is None else edges
+    return Workload(
+        f"softmax, {agents:,} agents, " + ("complete" if degree is None else f"degree {degree}"),
+        world,
+        attacks.uniform(0, 0.1),
+        flops=one_pass * (edges + 2 * agents) + 2 * parameters * edges,
+        bytes=FLOAT * (parameters * (messages + 3 * agents) + 2 * agents * batch * features),
+    )
+
+
+def convolutional(agents: int, device: str = "cpu", judge_dtype: str | None = None) -> Workload:
+    """The paper's CNN, batches of 64, everyone hears everyone."""
+    batch = 64
+    task = _digits(agents, batch)
+    world = _world(Scene(task, Graph.complete(agents)), device, judge_dtype)
+    forward, parameters = flops_of_cnn(), task.model.parameters
+    return Workload(
+        f"CNN, {agents} agents, complete" + (f", judged in {judge_dtype}" if judge_dtype else ""),
+        world,
+        attacks.uniform(0, 0.1),
+        flops=batch * forward * (agents**2 + 3 * agents) + 2 * parameters * agents**2,
+        bytes=FLOAT * (4 * agents * parameters + 2 * agents * batch * 784),
+        convolves=True,
+    )
+
+
+def _digits(agents: int, batch: int) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    data = [
+        (torch.rand(batch, 1, 28, 28, generator=generator), torch.randint(0, 10, (batch,), generator=generator))
+        for _ in range(agents)
+    ]
+    return Task.supervised(cnn(), nn.functional.cross_entropy, data, batch=batch, step_size=0.001)
+
+
+@cache
+def flops_of_cnn() -> int:
+    """Operations of the paper's CNN on one image, as torch counts them."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        cnn()(torch.zeros(1, 1, 28, 28))
+    return counter.get_total_flops()
+
+
+def _world(scene: Scene, device: str, judge_dtype: str | None = None) -> World:
+    return prepare([scene], [0], 0.2, torch.device(device), torch.float32, judge_dtype)

@@ -1,0 +1,73 @@
+"""Judging in a coarser number type, for hardware that multiplies such numbers several times as fast.
+
+Only predictions are coarse. Their loss is taken, smoothed and compared in the run's own numbers, and nothing that
+an agent keeps is ever rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.errors import BadInput, unknown
+from varangian.model import Model, Models, Sample
+from varangian.stack import Stacked
+
+KINDS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, eq=False)
+class Coarse:
+    """A network that judges in another number type than the one it learns in."""
+
+    model: Stacked
+    kind: torch.dtype
+
+    @staticmethod
+    def of(model: Model, name: str) -> Coarse:
+        """`model` judging in the type named; only networks can."""
+        if name not in KINDS:
+            raise unknown("type of number to judge in", name, KINDS)
+        if not isinstance(model, Stacked):
+            raise BadInput(f"only a network can judge in {name}, and this task's model is a formula; leave it out")
+        return Coarse(model, KINDS[name])
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters
+
+    @property
+    def shared(self) -> int:
+        return self.model.shared
+
+    @property
+    def random(self) -> bool:
+        return self.model.random
+
+    def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
+        return self.model.start(agents, dtype, device)
+
+    def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
+        return self._coarse(models.dtype).judge(models.to(self.kind), self._rounded(sample))
+
+    def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
+        return self._coarse(models.dtype).judge_all(models.to(self.kind), self._rounded(sample))
+
+    def gradient(self, models: Models, sample: Sample) -> Models:
+        return self.model.gradient(models, sample)
+
+    def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
+        return self.model.settle(stepped, before, sample)
+
+    def _rounded(self, sample: Sample) -> Sample:
+        x, *rest = sample
+        return (x.to(self.kind) if x.is_floating_point() else x, *rest)
+
+    def _coarse(self, dtype: torch.dtype) -> Stacked:
+        def loss(predicted: Tensor, y: Tensor) -> Tensor:
+            return self.model.loss(predicted.to(dtype), y)
+
+        return replace(self.model, loss=loss)
