@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types check bench bench-gpu bench-all peers docs clean
+.PHONY: demo test lint types check bench bench-gpu bench-all docs clean
 
 demo: $(READY)
 	$(BIN)/varangian run target-localization --seeds 5 \
@@ -39,10 +39,6 @@ bench-all: bench
 	$(BIN)/python -m bench.less --digits --out $(BENCH)
 	$(BIN)/python -m bench.page --from $(BENCH)
 
-# What others offer, to be compared with; without what they depend on, which would bring another torch.
-peers: $(READY)
-	$(BIN)/pip install --quiet --no-deps byzfl==0.0.11 byzpy==0.1.4 cloudpickle==3.1.2
-
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The manual is in runs/site/index.html"
@@ -55,4 +51,6 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	# What others offer, to be compared with; without what they depend on, which would bring another torch.
+	$(BIN)/pip install --quiet --no-deps byzfl==0.0.11 byzpy==0.1.4 cloudpickle==3.1.2
 	touch $@

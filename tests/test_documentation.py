@@ -82,7 +82,7 @@ def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         streams = contextlib.redirect_stdout(said), contextlib.redirect_stderr(said)
         with streams[0], streams[1], pytest.raises(SystemExit) as ended:
             cli.main()
-        missing_data = ended.value.code == 2 and "VARANGIAN_DATA" in said.getvalue()
+        missing_data = ended.value.code == 2 and "is not on this computer" in said.getvalue()
         assert not ended.value.code or missing_data, f"varangian {shlex.join(words)}: {said.getvalue()}"
 
 
