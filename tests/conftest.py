@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import torch
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start background jobs deaf to interrupts, and so would be the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
