@@ -7,6 +7,7 @@ networks, against `loss-based` in the same run; `coarse.csv` how often judging i
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def cost(load: Workload, seconds: float) -> list[Row]:
         for _ in range(rounds):
             plays[name]()
 
-    least = best_each([lambda name=name: several(name) for name in plays], seconds)  # type: ignore[misc]
+    least = best_each([partial(several, name) for name in plays], seconds)
     for context in playing.values():
         context.__exit__(None, None, None)
     full = least[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from bench.timing import Rates, Row, best
 from bench.workloads import Workload, convolutional, localization, softmax
@@ -13,14 +14,14 @@ Make = Callable[[], Workload]
 def workloads(device: str, quick: bool) -> Iterator[tuple[Make, float]]:
     """Each network, and for how many seconds to measure it."""
     for agents in (100, 10_000) if quick else (100, 10_000, 1_000_000):
-        yield lambda agents=agents: localization(agents, device), 3.0  # type: ignore[misc]
+        yield partial(localization, agents, device), 3.0
     yield lambda: softmax(30, None, device), 2.0
     yield lambda: softmax(1000, 20, device), 3.0
     for agents in (10,) if quick else (10, 30, 100):
-        yield lambda agents=agents: convolutional(agents, device), 4.0  # type: ignore[misc]
+        yield partial(convolutional, agents, device), 4.0
     if device.startswith("cuda"):
         for agents in (10,) if quick else (10, 30, 100):
-            yield lambda agents=agents: convolutional(agents, device, "bfloat16"), 4.0  # type: ignore[misc]
+            yield partial(convolutional, agents, device, "bfloat16"), 4.0
 
 
 def row(load: Workload, rates: Rates, seconds: float) -> Row:

@@ -98,7 +98,7 @@ class geometric_median:
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
         def weights(messages: Messages, heard: Mask) -> Tensor:
-            # Without a tolerance: when to stop must not depend on the neighbourhoods that are computed together.
+            # Without a tolerance: only a CPU stops early, and the device must not matter.
             return robust.geometric_median_weights(
                 messages, smoothing=self.smoothing, iterations=self.iterations, tolerance=0, mask=heard
             )

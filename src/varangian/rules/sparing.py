@@ -37,10 +37,11 @@ class Spared(NamedTuple):
 class sparing:
     """The paper's rule, judging not everyone, not always, or not on the whole batch.
 
-    φ_lk smooths the losses that were observed, φ and weights staying as they are in between: keep l while φ_lk ≤ φ_kk,
-    weigh by 1/φ_lk (eq. 9, 10). With nothing spared it is `loss_based`, number for number. Theorem 1 speaks of risks,
-    not of how they are estimated; a change in a neighbour is noticed later. Costs the part of `loss_based`'s
-    evaluations that is due, and on a GPU one moment of waiting for it to tell how many that are.
+    φ_lk smooths the losses that were observed, and stays as it is in between: keep l while φ_lk ≤ φ_kk, weigh by 1/φ_lk
+    (eq. 9, 10); who is not judged in a round has no weight in it. With nothing spared it is `loss_based`, number for
+    number. Theorem 1 speaks of risks, not of how they are estimated; a change in a neighbour is noticed later. Costs
+    the part of `loss_based`'s evaluations that is due, and on a GPU one moment of waiting for it to tell how many that
+    are.
     """
 
     every: int = 1
@@ -51,7 +52,7 @@ class sparing:
     """Leave alone who is rejected: for one round, then for two, four, …, so many at most; who is kept once is judged
     every time again. Nobody is ignored for ever."""
     most: int | None = None
-    """Judge so many neighbours in a round, taking turns in the order in which they are listed."""
+    """Judge so many neighbours in a round, taking turns in the order in which they are listed: then that matters."""
     smoothing: float | None = None
     """ν; the task's own ν_k unless given."""
     judge: JudgedOn | None = None
