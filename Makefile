@@ -32,11 +32,12 @@ bench: $(READY)
 # On a machine with a GPU and torch of its own.
 bench-gpu:
 	PYTHONPATH=src $(PYTHON) -m bench --device cuda --out $(BENCH)
+	PYTHONPATH=src $(PYTHON) -m bench.less --device cuda --out $(BENCH)
 
 bench-all: bench
 	$(BIN)/python -m bench.where --out $(BENCH)
 	$(BIN)/python -m bench.scaling --out $(BENCH)
-	$(BIN)/python -m bench.less --digits --out $(BENCH)
+	$(BIN)/python -m bench.less --out $(BENCH)
 	$(BIN)/python -m bench.page --from $(BENCH)
 
 docs: $(READY)

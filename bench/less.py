@@ -1,7 +1,8 @@
-"""Judging less than everything: what it saves and what it costs in learning: `python -m bench.less [--digits]`.
+"""Judging less than everything: what it saves and what it costs in learning: `python -m bench.less [--device cuda]`.
 
-`quality.csv` has runs of a study with each way of sparing; `cost.csv` the time of a round, on dense and on sparse
-networks, against `loss-based` in the same run; `coarse.csv` how often judging in bfloat16 keeps the same neighbours.
+`quality.csv` has runs of a study with each way of sparing (human activity on a CPU, digits on a GPU); `cost.csv` the
+time of a round, on dense and on sparse networks, against `loss-based` in the same run; `coarse.csv` how often judging
+in bfloat16 keeps the same neighbours.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ WAYS: dict[str, Any] = {
 }
 
 
-def quality(study: Study, byzantine: int, rounds: int, seeds: int, ways: dict[str, Any]) -> list[Row]:
+def quality(study: Study, byzantine: int, rounds: int, seeds: int, device: str) -> list[Row]:
     """Accuracy of normal agents after so many rounds."""
     out: list[Row] = []
-    for name, rule in ways.items():
+    for name, rule in WAYS.items():
         attack = study.attacks[0]
-        result = simulate(study, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, seeds=seeds)
+        result = simulate(
+            study, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, seeds=seeds, device=device
+        )
         accuracy, loss = final(result, "accuracy"), final(result, "test_loss")
         told = {"accuracy, mean": float(accuracy.mean()), "accuracy, worst": float(accuracy.min("agent").mean())}
         seconds = float(result["seconds"].mean())
@@ -75,10 +78,12 @@ def cost(load: Workload, seconds: float) -> list[Row]:
     ]
 
 
-def same_neighbours(study: Study, byzantine: int, rounds: int) -> Row:
+def same_neighbours(study: Study, byzantine: int, rounds: int, device: str) -> Row:
     """In how many decisions of normal agents judging in bfloat16 keeps the same neighbours, along one exact run."""
     scene, rule, attack = study.scene(0), rules.loss_based(), study.attacks[0]
-    worlds = [prepare([scene], [0], byzantine, torch.device("cpu"), torch.float32, kind) for kind in (None, "bfloat16")]
+    worlds = [
+        prepare([scene], [0], byzantine, torch.device(device), torch.float32, kind) for kind in (None, "bfloat16")
+    ]
     exact, coarse = (begin(world, rule, attack) for world in worlds)
     normal = worlds[0].is_normal[:, 0]
     same = decided = 0
@@ -97,24 +102,27 @@ def same_neighbours(study: Study, byzantine: int, rounds: int) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.less", description=__doc__.splitlines()[0])
-    parser.add_argument("--digits", action="store_true", help="also on digits, which takes many minutes on a CPU")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     asked = parser.parse_args()
-    out: Path = asked.out / "cpu"
-    loads = [(convolutional(10), 1.0), (softmax(100), 5.0), (softmax(1000, 20), 5.0)]
-    loads = [(softmax(100), 3.0)] if asked.quick else loads
+    out: Path = asked.out / asked.device
+    study: Study
+    if asked.device == "cuda":
+        study, counts, rounds, seeds = studies.digits(), (0, 2), 320 if asked.quick else 1600, 1
+    else:
+        study, counts, rounds, seeds = studies.human_activity(), (0, 10), 200 if asked.quick else 1000, 3
+    loads = [(convolutional(10, asked.device), 4.0)]
+    if asked.device == "cpu":
+        loads = [(convolutional(10), 1.0), (softmax(100), 5.0), (softmax(1000, 20), 5.0)][asked.quick :]
     show([row for load, seconds in loads for row in cost(load, seconds)], "What sparing saves", out / "cost.csv")
-    human = studies.human_activity()
-    rounds, seeds = (200, 1) if asked.quick else (1000, 3)
-    measured = [row for byzantine in (0, 10) for row in quality(human, byzantine, rounds, seeds, WAYS)]
-    if asked.digits:
-        digits = studies.digits()
-        few = {name: WAYS[name] for name in ("loss-based", "every=4", "part=0.2", "back-off=16", "most=2", "alone")}
-        measured += quality(digits, 2, 150, 1, few)
+    kept = [
+        same_neighbours(studies.digits(), count, rounds if asked.device == "cuda" else 20, asked.device)
+        for count in (0, 2)
+    ]
+    show(kept, "The same neighbours in bfloat16", out / "coarse.csv")
+    measured = [row for count in counts for row in quality(study, count, rounds, seeds, asked.device)]
     show(measured, "What sparing costs", out / "quality.csv")
-    if asked.digits:
-        show([same_neighbours(studies.digits(), 2, 100)], "The same neighbours in bfloat16", out / "coarse.csv")
 
 
 if __name__ == "__main__":

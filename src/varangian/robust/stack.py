@@ -26,7 +26,7 @@ Array = TypeVar("Array", Tensor, NDArray[Any])
 Number = int | Int[Tensor, "*batch"]
 """The same for all neighbourhoods, or one for each."""
 
-Mask = Bool[Tensor, "*batch n"] | Bool[NDArray[Any], "*batch n"] | None
+Mask = Bool[Tensor, "*batch n"] | Bool[np.ndarray, "*batch n"] | None
 
 _HALF = (torch.float16, torch.bfloat16)
 _KNOWN = (*_HALF, torch.float32, torch.float64, np.dtype("f2"), np.dtype("f4"), np.dtype("f8"))
