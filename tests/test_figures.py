@@ -22,6 +22,7 @@ from varangian.errors import BadInput
 from varangian.report import curves, draw_figures, network
 from varangian.report.curve_figure import scenarios
 from varangian.report.figures import final_trust, largest_minority, neighbours
+from varangian.report.paper import Panel, paper_figure
 from varangian.report.spread import looks_of, spread, trailing_mean
 from varangian.simulate import simulate
 
@@ -257,3 +258,27 @@ def test_a_single_agent_is_drawn_too(tmp_path: Path) -> None:
 def test_tables_need_no_matplotlib() -> None:
     code = "import sys, varangian.report; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_papers_panels_say_whose_they_are() -> None:
+    data = tiny([("alone", "uniform", 0), ("alone", "uniform", 2)])
+    data["group"] = (("seed", "agent"), [[0, 0, 1]] * 2)
+    figure = paper_figure(data, [Panel("loss", 0), Panel("loss", 2), Panel("loss", 0, 1), Panel("loss", 2, 0)])
+    assert visible(figure) == ["No attack", "2 Byzantine", "Group 2: no attack", "Group 1: 2 Byzantine"]
+
+
+def test_no_cooperation_is_seen_where_another_rule_equals_it() -> None:
+    figure = curves(tiny([("alone", "uniform", 0), ("loss-based", "uniform", 0), ("median", "uniform", 0)]), "loss")
+    alone, *others = figure.axes[0].lines
+    assert alone.get_zorder() > max(line.get_zorder() for line in others)
+
+
+@pytest.mark.parametrize(("least", "labels"), [(0.3, {"0.5", "1", "2"}), (3e-4, {"-3", "-2", "-1", "0"})])
+def test_a_short_logarithmic_axis_has_plain_numbers(least: float, labels: set[str]) -> None:
+    data = tiny([("alone", "uniform", 0)])
+    data["loss"] = data["loss"] * 0 + xr.DataArray(np.geomspace(least, 3, data.sizes["round"]), dims="round")
+    axis = curves(data, "loss").axes[0].yaxis
+    places = [place for place in axis.get_majorticklocs() if least <= place <= 3]
+    shown = axis.get_major_formatter().format_ticks(places)
+    powers = {text.partition("10^{")[2].partition("}")[0] for text in shown}
+    assert labels in (set(shown), powers)

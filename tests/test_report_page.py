@@ -380,7 +380,7 @@ def test_summary_tables_alone_are_enough_for_the_table() -> None:
 
 def test_a_folder_of_folders_is_all_of_them() -> None:
     runs = read_runs([ROOT / "results"])
-    assert {run.study for run in runs} == {"human-activity", "school", "target-localization"}
+    assert {run.study for run in runs} == {"digits", "human-activity", "school", "target-localization"}
     tree = page_tree(runs)
     assert tree["runs"][0]["published"][0] == ["study", "byzantine", "rule", "metric", "ours", "published"]
     by_study = {(tree["runs"][line["run"]]["study"], line["label"]) for line in tree["lines"]}

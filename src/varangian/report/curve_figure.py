@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from varangian.report.spread import (
     PAPER,
@@ -122,7 +122,8 @@ def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None
         ax.vlines(at, low, high, color=colour, alpha=0.35, linewidth=5)
         ax.set_xlim(at[0] - 1, at[0] + 1)
     ax.fill_between(at, low, high, color=colour, alpha=faint, linewidth=0, zorder=front - 1)
-    (line,) = ax.plot(at, curve["mean"].values, color=colour, linestyle=style, linewidth=1.7, zorder=front + 1)
+    top = 3.5 if look == PAPER["alone"] else front + 1  # its dots show where another rule is as good as alone
+    (line,) = ax.plot(at, curve["mean"].values, color=colour, linestyle=style, linewidth=1.7, zorder=top)
     line.set(marker="o" if few else "", markersize=3.5)
 
 
@@ -142,6 +143,10 @@ def scale_axis(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
         room = (high / low) ** 0.04
         ax.set_ylim(low / room, high * room)  # first: else matplotlib looks for limits itself, and may overflow
         ax.set_yscale("log")
+        if high < 100 * low:  # matplotlib would write 2 × 10⁰ at every tick
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            ax.yaxis.set_minor_formatter(NullFormatter())
     elif metric == "byzantine_weight":
         top = max((float(curve["high"].max()) for curve in shown), default=1.0)
         ax.set_ylim(-0.03, max(top, 0.2) * 1.05)

@@ -142,10 +142,15 @@ class _Grid:
                 self._draw_cell(ax, colour, x, row, outcome)
         if rule == REFERENCE:
             self._draw_reference(ax, row)
-        elif worst and worst.attack in self.columns:
+        elif worst and worst.attack in self.columns and self._tells_apart(rule):
             box = (self.columns[worst.attack] + 0.03, row + 0.05)
             for edge, line in (("white", 3.6), (INK, 1.8)):  # white around the black: seen on dark cells too
                 ax.add_patch(Rectangle(box, 0.94, 0.9, facecolor="none", edgecolor=edge, linewidth=line, zorder=3))
+
+    def _tells_apart(self, rule: str) -> bool:
+        """Whether attacks differ: those on a rule that hears none of them all do the same harm, and none the most."""
+        outcomes = [self.standings.at(rule, attack, self.panel.byzantine) for attack in self.panel.attacks]
+        return len({self.standings.harm(outcome) for outcome in outcomes}) > 1
 
     def _draw_cell(self, ax: Axes, colour: _Colour, x: float, row: int, outcome: Outcome | None) -> None:
         if outcome is None or outcome.problem:

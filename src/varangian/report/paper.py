@@ -90,13 +90,14 @@ def paper_figure(metrics: xr.Dataset, panels: Sequence[Panel]) -> Figure:
 
 
 def _title(panel: Panel) -> str:
-    scenario = f"{panel.byzantine} Byzantine" if panel.byzantine else "No attack"
-    return scenario if panel.group is None else f"Group {panel.group + 1}: {scenario.lower()}"
+    if panel.group is None:
+        return f"{panel.byzantine} Byzantine" if panel.byzantine else "No attack"
+    return f"Group {panel.group + 1}: " + (f"{panel.byzantine} Byzantine" if panel.byzantine else "no attack")
 
 
 def sample_digits(images: Sequence[Array], titles: Sequence[str], columns: int = 12) -> Figure:
     """The paper's Figure 7: some pictures of each set, a row of panels a set."""
-    figure = Figure(figsize=(columns * 0.6, len(images) * 1.6), layout="constrained")
+    figure = Figure(figsize=(columns * 0.6, len(images) * 1.5), layout="constrained")
     for ax, rows, title in zip(figure.subplots(len(images), 1, squeeze=False)[:, 0], images, titles, strict=True):
         sheet = np.concatenate([np.concatenate(list(part), axis=1) for part in np.array_split(rows[: 2 * columns], 2)])
         ax.imshow(sheet, cmap="gray", vmin=0, vmax=255)
