@@ -40,7 +40,7 @@ def one_agent(
     arrived = torch.tensor([True, *(m is not None for m in messages)])
     goal = torch.tensor(aim or [0.0] * width, dtype=torch.float64).expand(count, width)
     model = Formula(width, lambda theta, sample: (theta - sample[0]).square().sum(-1))
-    normal = torch.tensor([agent not in liars for agent in range(count)])[:, None]
+    normal = torch.tensor([agent not in liars for agent in range(count)])
     group = torch.tensor(groups or [0] * count)
     return Inbox(
         model=model,

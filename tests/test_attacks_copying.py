@@ -17,10 +17,14 @@ from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, mimic
 from varangian.graph import Graph
+from varangian.messages import ToAll
 from varangian.naming import with_settings
+from varangian.plan import plan_for
 from varangian.task import Task
+from varangian.world import Scene, poisoned, prepare
 
 HONEST = scaled(1.0)
+attack_of = plan_for("target-localization").attack
 FIVE = Graph.complete(5)
 """Agents 0, 1, 2 are honest where 3 and 4 lie."""
 
@@ -140,6 +144,19 @@ def test_a_state_keeps_its_shape(attack: Any) -> None:
 # Poisoned data ------------------------------------------------------------------------------------------------
 
 
+class Mislabelled:
+    """An attack on data of one's own."""
+
+    def init(self, own: Any) -> tuple[()]:
+        return ()
+
+    def send(self, view: Any, state: tuple[()]) -> Any:
+        return ToAll(view.own), state
+
+    def poison(self, sample: Any, labels: int) -> Any:
+        return sample
+
+
 def test_labels_are_turned_around_and_numbers_negated() -> None:
     x = torch.ones(2, 3, 4)
     labels = torch.tensor([[0, 1, 2], [9, 8, 5]])
@@ -151,6 +168,32 @@ def test_labels_are_turned_around_and_numbers_negated() -> None:
 
 def test_a_label_that_was_never_seen_before_stays_a_label() -> None:
     assert label_flip().poison((torch.tensor([3, 4]),), labels=3)[0].tolist() == [2, 1]
+
+
+def test_labels_are_those_of_all_data_and_not_of_the_first_batch() -> None:
+    """Only agent 1 knows the label 2, and it comes late: who lies must turn 0 into 2 before it is seen, too."""
+    rare = torch.tensor([0, 1] * 9 + [2])
+    data = [(torch.ones(len(y), 2), y) for y in (rare[:-1], rare, rare[:-1])]
+    task = Task.supervised(nn.Linear(2, 3), nn.functional.cross_entropy, data, batch=1)
+    scenes = [Scene(task, Graph.complete(3))] * 2
+    clean = prepare(scenes, [0, 1], [0, 1], torch.device("cpu"), torch.float32)
+    false = poisoned(clean, label_flip())
+    told, turned = (torch.stack([world.sample(round)[1] for round in range(19)]) for world in (clean, false))
+    assert told[0].max() == 1 and told.max() == 2
+    liars, honest = [0, 1, 3, 4], [2, 5]
+    torch.testing.assert_close(turned[:, liars], 2 - told[:, liars])
+    torch.testing.assert_close(turned[:, honest], told[:, honest])
+
+
+def test_what_changes_data_is_not_put_inside_what_changes_messages() -> None:
+    """Nothing would come of it, and nobody would be told."""
+    for outer, wrapping in (("sleeper", attacks.sleeper), ("sybil", sybil)):
+        for inner in (label_flip(), Mislabelled()):
+            with pytest.raises(BadInput, match=f"^{outer} .* changes data; run it by itself$"):
+                wrapping(then=inner)
+        with pytest.raises(BadInput, match=f"^{outer} .* changes data; run it by itself$"):
+            attack_of(f"{outer}:then=label-flip")
+    assert attacks.sleeper(then=sybil()).then == sybil()
 
 
 def test_only_liars_learn_from_false_labels() -> None:

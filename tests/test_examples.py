@@ -25,7 +25,8 @@ def test_a_model_of_ones_own_survives_what_ruins_the_average() -> None:
     accuracy = example("own_model").main()
     assert accuracy["alone"] > 70, "there is nothing to lose"
     assert accuracy["average"] < 40, "chance is 25 %"
-    assert accuracy["loss_based"] > accuracy["alone"] - 3
+    assert accuracy["loss_based"] < accuracy["alone"] - 15, "lies are kept while nobody knows anything"
+    assert accuracy["patient"] > accuracy["alone"] - 3
 
 
 def test_sharing_a_trunk_beats_no_cooperation_with_two_byzantine_agents() -> None:

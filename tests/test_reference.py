@@ -210,7 +210,7 @@ SOME_RULES = ("average", "distance", "distance, ahead, p=1", "loss", "loss, all"
 def test_dense_and_sparse(monkeypatch: pytest.MonkeyPatch, dense: bool, rule: str, attack: str) -> None:
     """Whichever way a graph would have gone, both ways give the same."""
     table = Graph._table
-    monkeypatch.setattr(Graph, "_table", lambda self, receivers, _: table(self, receivers, dense))
+    monkeypatch.setattr(Graph, "_table", lambda self, hearing, rows, _: table(self, hearing, rows, dense))
     graph = Graph.complete(5) if not dense else Graph.ring(5)
     agree(localization(5), graph, RULES[rule], ATTACKS[attack], [2, 3])
     if rule == "loss":
@@ -222,7 +222,7 @@ def test_dense_and_sparse(monkeypatch: pytest.MonkeyPatch, dense: bool, rule: st
 @pytest.mark.parametrize("rule", SOME_RULES)
 def test_star_in_several_tables(monkeypatch: pytest.MonkeyPatch, rule: str, attack: str) -> None:
     whole = Graph.neighbourhoods
-    monkeypatch.setattr(Graph, "neighbourhoods", lambda self: whole(self, max_entries=14))
+    monkeypatch.setattr(Graph, "neighbourhoods", lambda self, *_: whole(self, max_entries=14))
     assert len(Graph.star(7).neighbourhoods()) > 2
     agree(localization(7), Graph.star(7), RULES[rule], ATTACKS[attack], [0, 4])
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from torch import nn
 
 from inboxes import close, ears, first_of, one_agent, random_story
 from varangian import BadInput, Graph, Task, attacks, rules, simulate
@@ -84,7 +85,7 @@ def test_where_nobody_knows_the_risk_that_is_said() -> None:
 def test_the_oracle_equals_a_loop(seed: int, dense: bool) -> None:
     numbers = torch.Generator().manual_seed(seed)
     group = torch.randint(0, 2, (8,), generator=numbers)
-    normal = torch.rand(8, 1, generator=numbers) < 0.7
+    normal = torch.rand(8, generator=numbers) < 0.7
 
     class informed(oracle):
         def combine(self, inbox: Inbox, state: tuple[()]) -> Combined[tuple[()]]:
@@ -194,3 +195,10 @@ def test_held_out_data_can_be_the_truth() -> None:
         return float(simulate(task, rule=rule, rounds=30)["test_loss"][..., -1, :].mean())
 
     assert final(best_in_hindsight(steps=5)) < final(rules.average()) < final(rules.alone())
+
+
+def test_a_task_that_only_watches_training_has_no_known_risk() -> None:
+    data = [(torch.randn(6, 2), torch.randint(0, 2, (6,))) for _ in range(3)]
+    task = Task.supervised(nn.Linear(2, 2), nn.functional.cross_entropy, data, batch=3, watch_training=True)
+    with pytest.raises(BadInput, match="nobody knows the true risk"):
+        simulate(task, rule=rules.best_in_hindsight(steps=1), rounds=1)

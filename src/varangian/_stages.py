@@ -84,7 +84,7 @@ class Story:
         source = wiring.two_faced_sources[0].clone()
         heard = arrived[source] & wiring.tables[0].present
         same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
-        friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, 1, dtype=torch.bool)
+        friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, dtype=torch.bool)
         return Inbox(
             model=self.model,
             rows=rows,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from varangian.graph import Graph
 from varangian.model import Models
-from varangian.task import Stream
+from varangian.task import Divisible, part_of
 
 if TYPE_CHECKING:
     from varangian.world import Scene
@@ -29,13 +29,6 @@ LARGE = 2**15
 """From how many agents on their order matters."""
 
 Measure = Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """A stream of which some agents' part can be had, so that it can be drawn in blocks and in another order."""
-
-    def part(self, agents: slice | Int[Tensor, " some"]) -> Stream: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +58,7 @@ class Arrangement:
         own = {name: getattr(task, name) for name in ("step_size", "forgetting", "skip", "groups")}
         own = {name: value for name, value in own.items() if isinstance(value, Tensor | list | tuple)}
         own = {name: torch.as_tensor(value)[self.order] for name, value in own.items()}
-        task = replace(task, stream=task.stream.part(self.order), **own)
+        task = replace(task, stream=part_of(task.stream, self.order), **own)
         return replace(scene, task=task, graph=self._graph(scene.graph), positions=None)
 
     def _graph(self, graph: Graph) -> Graph:

@@ -43,6 +43,17 @@ class Pool:
     def agents(self) -> int:
         return len(self.members)
 
+    def part(self, agents: slice | Int[Tensor, " some"]) -> Pool:
+        """Some agents' places in the same pool; as wide as before, for draws depend on that."""
+        return replace(self, members=self.members[agents], counts=self.counts[agents])
+
+    def own_copy(self) -> Pool:
+        """The items that somebody owns, and no others."""
+        mine = torch.arange(self.members.shape[1]) < self.counts[:, None]
+        owned, place = self.members[mine].unique(return_inverse=True)
+        members = torch.zeros_like(self.members).masked_scatter(mine, place)
+        return replace(self, x=self.x[owned], y=self.y[owned], members=members)
+
     def first(self, items: int) -> Pool:
         """The same pool, of which each agent owns the first so many of its items at most."""
         return replace(self, members=self.members[:, :items], counts=self.counts.clamp(max=items))
@@ -118,6 +129,14 @@ class Batches:
     def to(self, device: torch.device) -> Batches:
         return replace(self, pool=self.pool.to(device))
 
+    def part(self, agents: slice | Int[Tensor, " some"]) -> Batches:
+        """Some agents' stream, from the same pool."""
+        return replace(self, pool=self.pool.part(agents))
+
+    def own_copy(self) -> Batches:
+        """The same stream, holding no more data than it needs."""
+        return replace(self, pool=self.pool.own_copy())
+
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
         each = [self._items(draws, round) for round in range(start, start + rounds)]
         item = torch.stack(each)
@@ -157,6 +176,14 @@ class HeldOut:
 
     def to(self, device: torch.device) -> HeldOut:
         return replace(self, pool=self.pool.to(device))
+
+    def part(self, agents: slice | Int[Tensor, " some"]) -> HeldOut:
+        """Of some agents."""
+        return replace(self, pool=self.pool.part(agents))
+
+    def own_copy(self) -> HeldOut:
+        """The same, holding no more data than it needs."""
+        return replace(self, pool=self.pool.own_copy())
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         """Means over each agent's own items: the loss, and the metrics under their own names."""

@@ -44,10 +44,12 @@ class Neighbourhoods:
     present: Bool[Tensor, "agent slot"]
     dense: bool
     """Nearly everyone hears nearly everyone, so that computing all pairs wastes little."""
+    rows: Int[Tensor, " agent"]
+    """Where these agents stand among those whose models are combined here: all agents, or a part of the network."""
     span: slice | None
-    """Where these agents stand among all, if they stand side by side and in order."""
+    """The same, if they stand side by side and in order."""
     everyone: bool
-    """These are all agents there are, in order."""
+    """These are all whose models are combined here, in order."""
 
     def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
         """A zero for every place."""
@@ -57,11 +59,11 @@ class Neighbourhoods:
         """These agents' rows of something that everyone has."""
         if self.everyone:
             return values
-        return values[self.receivers if self.span is None else self.span]
+        return values[self.rows if self.span is None else self.span]
 
     def put(self, values: Float[Tensor, "agents parameter"], own: Float[Tensor, "agent parameter"]) -> Tensor:
         """What everyone has, with these agents' rows replaced."""
-        return own if self.everyone else values.index_copy(0, self.receivers, own)
+        return own if self.everyone else values.index_copy(0, self.rows, own)
 
     def widened(self, slots: int) -> Neighbourhoods:
         """The same with so many slots, those added being padding."""
@@ -72,8 +74,8 @@ class Neighbourhoods:
         return replace(self, senders=senders, present=torch.cat((self.present.T, senders.T[-more:] < 0)).T)
 
     def to(self, device: torch.device) -> Neighbourhoods:
-        receivers, senders, present = (part.to(device) for part in (self.receivers, self.senders, self.present))
-        return Neighbourhoods(receivers, senders, present, self.dense, self.span, self.everyone)
+        tensors = ("receivers", "senders", "present", "rows")
+        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,33 +215,40 @@ class Graph:
 
     # Computing with it ----------------------------------------------------------------------------------------
 
-    def neighbourhoods(self, max_entries: int | None = None) -> list[Neighbourhoods]:
+    def neighbourhoods(
+        self, max_entries: int | None = None, receivers: Int[Tensor, " agent"] | None = None
+    ) -> list[Neighbourhoods]:
         """The graph as tables of (agent, slot): one where degrees are alike, one per power of two where padding
         would more than double the edges, none larger than `max_entries`; unless given, none too large for a cache
-        where the graph is sparse."""
-        slots = self.degrees + 1
-        edges, widest = len(self.senders), int(slots.max())
-        dense = 2 * edges > self.agents**2
+        where the graph is sparse. With `receivers`, the tables of these agents alone."""
+        hearing = torch.arange(self.agents) if receivers is None else receivers
+        slots = (self.degrees + 1)[hearing]
+        edges, widest = int(slots.sum()), int(slots.max())
+        dense = 2 * edges > len(hearing) * self.agents
         most = max_entries or (MOST if dense else CACHED)
-        if widest * self.agents <= max(2 * edges, 2**16):
-            groups = [torch.arange(self.agents)]
+        if widest * len(hearing) <= max(2 * edges, 2**16):
+            groups = [torch.arange(len(hearing))]
         else:
             size = torch.ceil(torch.log2(slots.double())).long()
             groups = [torch.nonzero(size == s).flatten() for s in size.unique()]
         tables: list[Neighbourhoods] = []
         for group in groups:
             width = int(slots[group].max())
-            tables += [self._table(piece, dense).widened(width) for piece in _alike(group, max(1, most // width))]
+            tables += [
+                self._table(hearing, piece, dense).widened(width) for piece in _alike(group, max(1, most // width))
+            ]
         return tables
 
-    def _table(self, receivers: Int[Tensor, " agent"], dense: bool) -> Neighbourhoods:
+    def _table(self, hearing: Int[Tensor, " agent"], rows: Int[Tensor, " some"], dense: bool) -> Neighbourhoods:
+        receivers = hearing[rows]
         slots = self.offsets[receivers + 1] - self.offsets[receivers]
         slot = torch.arange(int(slots.max()))[:, None]
         present = slot < slots
         edge = self.offsets[receivers] + torch.where(present, slot, 0)
-        first, last = int(receivers[0]), int(receivers[-1])
-        span = slice(first, last + 1) if last - first + 1 == len(receivers) else None
-        return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, span, len(receivers) == self.agents)
+        first, last = int(rows[0]), int(rows[-1])
+        span = slice(first, last + 1) if last - first + 1 == len(rows) else None
+        everyone = len(rows) == len(hearing)
+        return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone)
 
 
 def _alike(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:

@@ -16,6 +16,15 @@ from varangian.blocks import FEW, by_column, is_by_column, joined, replaced
 from varangian.graph import MOST, Graph, Neighbourhoods
 
 
+class Told(NamedTuple):
+    """What agents would tell each other were all of them honest."""
+
+    adapted: Float[Tensor, "agent shared"]
+    """θ̂ of everyone."""
+    previous: Float[Tensor, "agent shared"]
+    """θ of everyone, before adapting."""
+
+
 class ToAll(NamedTuple):
     """One message from each Byzantine sender to all who hear it."""
 
@@ -41,10 +50,18 @@ class Wiring:
     sender: Int[Tensor, " edge"]
     receiver: Int[Tensor, " edge"]
     normal: Bool[Tensor, " agent"]
+    known: Wiring | None = None
+    """Where only some receivers are laid out and Byzantine agents know about all of them: the wiring of all."""
 
     @staticmethod
-    def of(graph: Graph, byzantine: Bool[Tensor, " agent"], device: torch.device) -> Wiring:
-        tables = graph.neighbourhoods() if device.type == "cpu" else graph.neighbourhoods(MOST)
+    def of(
+        graph: Graph,
+        byzantine: Bool[Tensor, " agent"],
+        device: torch.device,
+        receivers: Int[Tensor, " some"] | None = None,
+        known: Wiring | None = None,
+    ) -> Wiring:
+        tables = graph.neighbourhoods(None if device.type == "cpu" else MOST, receivers)
         places = [
             torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
             for t in tables
@@ -59,6 +76,7 @@ class Wiring:
             sender.to(device),
             receiver.to(device),
             ~byzantine.to(device),
+            known,
         )
 
     @property
@@ -70,10 +88,10 @@ class Wiring:
         """What everyone has, from what the agents of each table have."""
         if len(parts) == 1 and self.tables[0].everyone:
             return parts[0]
-        out = parts[0].new_empty(self.graph.agents, *parts[0].shape[1:])
+        out = parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])
         out = by_column(out) if is_by_column(parts[0]) else out
         for table, part in zip(self.tables, parts, strict=True):
-            out[table.receivers if table.span is None else table.span] = part
+            out[table.rows if table.span is None else table.span] = part
         return out
 
     @cached_property
@@ -95,13 +113,19 @@ class Wiring:
     def two_faced_sources(self) -> Sequence[Int[Tensor, "agent slot"]]:
         """For each table, the row of the matrix of messages that every slot receives when senders are two-faced:
         honest rows come first, then one row for every edge of `sender` and `receiver`."""
-        out: list[Tensor] = []
-        edge = self.graph.agents
-        for table, place in zip(self.tables, self.places, strict=True):
-            row = torch.arange(edge, edge + len(place), device=place.device)
-            out.append(table.senders.T.index_put(_by_slot(place, table), row).T)
-            edge += len(place)
-        return out
+        edge = self._places_of_edges if self.known else torch.arange(len(self.sender), device=self.sender.device)
+        rows = (self.graph.agents + edge).split([len(place) for place in self.places])
+        return [
+            table.senders.T.index_put(_by_slot(place, table), row).T
+            for table, place, row in zip(self.tables, self.places, rows, strict=True)
+        ]
+
+    @property
+    def _places_of_edges(self) -> Int[Tensor, " edge"]:
+        """Where those stand of all edges that Byzantine agents know about that end here."""
+        assert self.known is not None
+        code, order = (self.known.receiver * self.graph.agents + self.known.sender).sort()
+        return order[torch.searchsorted(code, self.receiver * self.graph.agents + self.sender)]
 
 
 def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from varangian.errors import BadInput
 from varangian.files import whole
 from varangian.record import Recorder
-from varangian.world import World
+from varangian.world import Scene, World
 
 Array = np.ndarray[Any, Any]
 
@@ -28,10 +30,30 @@ def higher_is_better(metric: str) -> bool:
 
 def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     """What a run measured, as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
-    seeds, agents = len(world.seeds), world.agents // len(world.seeds)
+    senders = None
+    if recorder.weights:
+        wiring = world.wiring(0)
+        senders = wiring.everyones([table.senders for table in wiring.tables]).cpu()
+    # Wherever agents stood, results have them in the order of their numbers.
+    place = slice(None) if world.arrangement is None else world.arrangement.place
+    liars = world.is_byzantine.cpu()[place]
+    return dataset(world.scenes, world.seeds, liars, recorder, senders, seconds, place)
+
+
+def dataset(
+    scenes: Sequence[Scene],
+    numbers: Sequence[int],
+    liars: Bool[Tensor, " agent"],
+    recorder: Recorder,
+    senders: Int[Tensor, "agent slot"] | None,
+    seconds: float,
+    place: slice | Int[Tensor, " agent"] = slice(None),
+) -> xr.Dataset:
+    """What was recorded of networks side by side, one for every seed; `place` is where the record has each agent."""
+    seeds, agents = len(numbers), len(liars) // len(numbers)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
-        stacked = _by_number(world, torch.stack(rows).cpu(), 1)
+        stacked = torch.stack(rows).cpu()[:, place]
         return stacked.view(len(rows), seeds, agents, *stacked.shape[2:]).transpose(0, 1).numpy()
 
     data: dict[str, Any] = {}
@@ -39,34 +61,25 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
         data[name] = (("seed", "round", "agent"), by_seed(rows))
     for name, rows in recorder.held_out.items():
         data[name] = (("seed", "epoch", "agent"), by_seed(rows))
-    if recorder.weights:
+    if senders is not None:
         data["weight"] = (("seed", "snapshot", "agent", "slot"), by_seed(recorder.weights))
-        wiring = world.wiring(0)
-        senders = wiring.everyones([table.senders for table in wiring.tables]).cpu().view(seeds, agents, -1)
         first = torch.arange(seeds)[:, None, None] * agents
-        data["sender"] = (("seed", "agent", "slot"), (senders - first).numpy())
-    liars = _by_number(world, world.is_byzantine.cpu(), 0)
+        data["sender"] = (("seed", "agent", "slot"), (senders.view(seeds, agents, -1) - first).numpy())
     data["byzantine_agent"] = (("seed", "agent"), liars.view(seeds, agents).numpy())
-    scene = world.scenes[0]
-    if scene.task.groups is not None:
-        groups = [list(s.task.groups or ()) for s in world.scenes]
+    if scenes[0].task.groups is not None:
+        groups = [list(scene.task.groups or ()) for scene in scenes]
         data["group"] = (("seed", "agent"), np.asarray(groups))
-    if scene.positions is not None:
-        places = [s.positions.cpu().numpy() for s in world.scenes if s.positions is not None]
+    if scenes[0].positions is not None:
+        places = [scene.positions.cpu().numpy() for scene in scenes if scene.positions is not None]
         data["position"] = (("seed", "agent", "axis"), np.stack(places))
     data["seconds"] = (("seed",), np.full(seeds, seconds / seeds))
-    coords: dict[str, Any] = {"seed": list(world.seeds), "round": recorder.rounds, "agent": np.arange(agents)}
+    coords: dict[str, Any] = {"seed": list(numbers), "round": recorder.rounds, "agent": np.arange(agents)}
     if recorder.held_out:
         coords["epoch"] = recorder.epochs
     if recorder.weights:
         coords["snapshot"] = recorder.weight_rounds
         coords["slot"] = np.arange(recorder.weights[0].shape[1])
     return xr.Dataset(data, coords)
-
-
-def _by_number(world: World, values: torch.Tensor, dim: int) -> torch.Tensor:
-    """What agents have in the order of their numbers, wherever they stood."""
-    return values if world.arrangement is None else values.index_select(dim, world.arrangement.place)
 
 
 def metrics_of(result: xr.Dataset) -> list[str]:

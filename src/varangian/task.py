@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from varangian.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
@@ -18,7 +18,10 @@ from varangian.model import Model, Models, Sample
 from varangian.optimisers import Optimiser, sgd
 from varangian.stack import Loss, Stacked
 
+Some = slice | Int[Tensor, " some"]
+"""Which agents."""
 PerAgent = float | Float[Tensor, " agent"]
+TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
 """Judge neighbours on the next sample, before training on it, or on the one just trained on."""
 
@@ -44,6 +47,21 @@ class Evaluation(Protocol):
     def to(self, device: torch.device) -> Evaluation: ...
 
 
+@runtime_checkable
+class Divisible(Protocol):
+    """A stream, or an evaluation, of which some agents' part can be had: to work on it in blocks, in another order, or
+    on several machines."""
+
+    def part(self, agents: Some) -> Divisible: ...
+
+
+@runtime_checkable
+class Copyable(Protocol):
+    """What shares its data with other parts of the same, and can have a copy of what it needs."""
+
+    def own_copy(self) -> Copyable: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Several:
     """Several evaluations as one."""
@@ -55,6 +73,14 @@ class Several:
 
     def to(self, device: torch.device) -> Several:
         return Several(tuple(part.to(device) for part in self.parts))
+
+    def part(self, agents: Some) -> Several:
+        """Of some agents."""
+        return Several(tuple(part_of(part, agents) for part in self.parts))
+
+    def own_copy(self) -> Several:
+        """The same, holding no more data than it needs."""
+        return Several(tuple(_own_copy(part) for part in self.parts))
 
 
 def side_by_side(
@@ -88,6 +114,10 @@ class Quadratic:
 
     def to(self, device: torch.device) -> Quadratic:
         return Quadratic(self.optimum.to(device), self.curvature.to(device))
+
+    def part(self, agents: Some) -> Quadratic:
+        """Of some agents."""
+        return Quadratic(self.optimum[agents], self.curvature[agents])
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +170,27 @@ class Task:
     @property
     def agents(self) -> int:
         return self.stream.agents
+
+    @property
+    def tested(self) -> Evaluation | None:
+        """What `held_out` measures on data that nobody trains on, and nothing else."""
+        if not isinstance(self.held_out, Several):
+            return self.held_out
+        parts = [part for part in self.held_out.parts if not isinstance(part, HeldOut) or part.loss_name == TEST_LOSS]
+        return Several(tuple(parts)) if parts else None
+
+    def part(self, agents: Int[Tensor, " some"]) -> Task:
+        """What some of the agents learn, with their data alone."""
+        return replace(
+            self,
+            stream=_own_copy(part_of(self.stream, agents)),
+            exact=self.exact and _own_copy(part_of(self.exact, agents)),
+            held_out=self.held_out and _own_copy(part_of(self.held_out, agents)),
+            groups=None if self.groups is None else torch.as_tensor(self.groups)[agents].tolist(),
+            step_size=_rows(self.step_size, agents),
+            forgetting=_rows(self.forgetting, agents),
+            skip=_rows(self.skip, agents),
+        )
 
     @staticmethod
     def supervised(
@@ -207,6 +258,24 @@ class Task:
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
+
+
+Parted = TypeVar("Parted", Stream, Evaluation)
+
+
+def part_of(whole: Parted, agents: Some) -> Parted:
+    """Some agents' part of a stream or an evaluation."""
+    if not isinstance(whole, Divisible):
+        raise BadInput(f"{type(whole).__name__} cannot be parted among machines; give it a method part(agents)")
+    return cast(Parted, whole.part(agents))
+
+
+def _rows(value: PerAgent, agents: Some) -> PerAgent:
+    return value[agents] if isinstance(value, Tensor) and value.ndim else value
+
+
+def _own_copy(part: Parted) -> Parted:
+    return cast(Parted, part.own_copy()) if isinstance(part, Copyable) else part
 
 
 def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:

@@ -26,15 +26,15 @@ class Truth:
     """All agents' adapted models: risk is measured on whole networks."""
     group: Int[Tensor, " agents"]
     """Which task each agent of the network has."""
-    normal: Bool[Tensor, "agents 1"]
+    normal: Bool[Tensor, " agents"]
     risk_of_everyone: Risk | None
 
     @cached_property
     def friends(self) -> Bool[Tensor, "agent slot"]:
         """Normal neighbours with the same task, and oneself."""
         senders = self.table.senders
-        alike = self.group[senders] == self.table.rows_of(self.group)[:, None]
-        friends = self.table.present & alike & self.normal[:, 0][senders]
+        alike = self.group[senders] == self.group[self.table.receivers][:, None]
+        friends = self.table.present & alike & self.normal[senders]
         friends[:, 0] = True
         return friends
 

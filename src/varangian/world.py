@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.arrange import Arrangement, Divisible
+from varangian.arrange import Arrangement
 from varangian.attacks.attack import AnyAttack, Poisons
+from varangian.batches import Batches
 from varangian.blocks import FEW, ROWS, by_column, each, joined
 from varangian.coarse import Coarse
 from varangian.cuda import replayed
@@ -19,7 +20,7 @@ from varangian.errors import BadInput
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
-from varangian.task import PerAgent, Stream, Task, side_by_side
+from varangian.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
 from varangian.truth import Risk
 
 Byzantine = int | float | Sequence[int]
@@ -51,12 +52,16 @@ class World:
     """From the round to what arrives in it."""
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
+    first_of_byzantine: Models
+    """The models that Byzantine agents start from."""
     is_byzantine: Bool[Tensor, " agent"]
     is_normal: Bool[Tensor, "agent 1"]
     exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What is known exactly about the models, every round."""
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What held-out data says about the models, every epoch."""
+    tested: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
+    """The part of it that says how good they are on data that nobody trains on."""
     step_size: Float[Tensor, "agent 1"]
     forgetting: Float[Tensor, "agent 1"]
     skip: Float[Tensor, "agent 1"] | None
@@ -76,8 +81,8 @@ class World:
         """How good models really are, where the task can tell."""
         if self.task.exact is not None:
             return lambda models: self.exact(models)["regret"]
-        if self.task.held_out is not None:
-            return lambda models: self.held_out(models)["test_loss"]
+        if self.task.tested is not None:
+            return lambda models: self.tested(models)[TEST_LOSS]
         return None
 
     @property
@@ -119,11 +124,12 @@ def prepare(
         is_byzantine = is_byzantine[arrangement.order]
     everyone = Draws.join(draws).to(device)
     liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
-    placed = tuple(_placed(scene, device, dtype) for scene in arranged)
-    tasks = [scene.task for scene in placed]
+    tasks = [placed(scene.task, device) for scene in arranged]
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
+    tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
     start = torch.cat([task.model.start(agents, dtype, device) for task in tasks])
+    start = stored(start if arrangement is None else start[arrangement.order])
 
     def column(name: str) -> Tensor:
         values: list[PerAgent] = [getattr(task, name) for task in tasks]
@@ -137,19 +143,21 @@ def prepare(
         scenes=tuple(scenes),
         draws=everyone,
         byzantine_draws=everyone.take(liar_rows),
-        sample=_sampler(tasks, [draw.to(device) for draw in draws], dtype),
-        wiring=_wirer([scene.graph for scene in arranged], agents, is_byzantine, device),
+        sample=sampler(tasks, [draw.to(device) for draw in draws], dtype),
+        wiring=wirer([scene.graph for scene in arranged], agents, is_byzantine, device),
         byzantine=liar_rows,
+        first_of_byzantine=start[liar_rows],
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
         exact=exact if arrangement is None else arrangement.measured(exact),
         held_out=held_out if arrangement is None else arrangement.measured(held_out),
+        tested=tested if arrangement is None else arrangement.measured(tested),
         step_size=column("step_size"),
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
-        start=_stored(start if arrangement is None else start[arrangement.order]),
+        start=start,
         network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
-        group=torch.cat([_groups(task) for task in tasks]).to(device),
+        group=torch.cat([groups_of(task) for task in tasks]).to(device),
         arrangement=arrangement,
         judge_dtype=judge_dtype,
         judging=tasks[0].model
@@ -158,11 +166,13 @@ def prepare(
     )
 
 
-def _groups(task: Task) -> Int[Tensor, " agent"]:
+def groups_of(task: Task) -> Int[Tensor, " agent"]:
+    """Which task each agent has; one for all where nothing else is known."""
     return torch.zeros(task.agents, dtype=torch.long) if task.groups is None else torch.as_tensor(task.groups)
 
 
-def _stored(models: Models) -> Models:
+def stored(models: Models) -> Models:
+    """Models as they lie best in memory."""
     return by_column(models) if models.shape[1] <= FEW else models
 
 
@@ -170,13 +180,16 @@ def poisoned(world: World, attack: AnyAttack) -> World:
     """The world as an attack on data leaves it: Byzantine agents' samples are what the attack makes of them."""
     if not isinstance(attack, Poisons) or not len(world.byzantine):
         return world
-    labels = world.sample(0)[-1]
-    count = 0 if labels.is_floating_point() else int(labels.max()) + 1
+    liars = torch.nonzero(~world.is_normal[:, 0])[:, 0]
+    # All of the data; of a stream that only makes samples, what its first ones show.
+    held = [scene.task.stream.pool.y for scene in world.scenes if isinstance(scene.task.stream, Batches)]
+    seen = held or [world.sample(0)[-1]]
+    count = 0 if seen[0].is_floating_point() else max(int(labels.max()) for labels in seen) + 1
 
     def sample(round: int) -> Sample:
         clean = world.sample(round)
-        changed = attack.poison(tuple(part[world.byzantine] for part in clean), count)
-        return tuple(part.index_copy(0, world.byzantine, new) for part, new in zip(clean, changed, strict=True))
+        changed = attack.poison(tuple(part[liars] for part in clean), count)
+        return tuple(part.index_copy(0, liars, new) for part, new in zip(clean, changed, strict=True))
 
     return replace(world, sample=sample)
 
@@ -212,19 +225,19 @@ def _check_size(graph: Graph, agents: int) -> None:
         raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}")
 
 
-def _placed(scene: Scene, device: torch.device, dtype: torch.dtype) -> Scene:
-    task = scene.task
-    task = replace(
+def placed(task: Task, device: torch.device) -> Task:
+    """The task with its data on a device, ready to be run there."""
+    return replace(
         task,
         model=replayed(task.model, device),
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
         held_out=task.held_out and task.held_out.to(device),
     )
-    return replace(scene, task=task)
 
 
-def _sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -> Callable[[int], Sample]:
+def sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -> Callable[[int], Sample]:
+    """From the round to what arrives in it, for several networks side by side."""
     pieces = [piece for task, own in zip(tasks, draws, strict=True) for piece in _pieces(task.stream, own)]
     streams, of_streams = zip(*pieces, strict=True)
 
@@ -242,20 +255,32 @@ def _sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) 
 
 
 def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
-    if not isinstance(stream, Divisible) or draws.seed.device.type != "cpu":
+    # Data that lies still is only looked up: nothing is gained by doing so in blocks.
+    still = isinstance(stream, Copyable) or not isinstance(stream, Divisible)
+    if still or draws.seed.device.type != "cpu":
         return [(stream, draws)]
     spans = [slice(first, first + ROWS) for first in range(0, stream.agents, ROWS)]
-    return [(stream.part(span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
+    return [(part_of(stream, span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
 
 
-def _wirer(
-    graphs: Sequence[Graph | TimeVarying], agents: int, byzantine: Tensor, device: torch.device
+def wirer(
+    graphs: Sequence[Graph | TimeVarying],
+    agents: int,
+    byzantine: Bool[Tensor, " agent"],
+    device: torch.device,
+    receivers: Int[Tensor, " some"] | None = None,
+    all_known: bool = False,
 ) -> Callable[[int], Wiring]:
-    """From the round to its wiring, made anew only when the graph is another."""
+    """From the round to its wiring, made anew only when the graph is another.
+
+    With `receivers`, that of these agents alone; Byzantine agents may know about all others too.
+    """
     static = [graph for graph in graphs if isinstance(graph, Graph)]
 
     def wired(now: Sequence[Graph]) -> Wiring:
-        return Wiring.of(now[0] if len(now) == 1 else Graph.disjoint_union(now), byzantine, device)
+        graph = now[0] if len(now) == 1 else Graph.disjoint_union(now)
+        known = Wiring.of(graph, byzantine, device) if all_known else None
+        return Wiring.of(graph, byzantine, device, receivers, known)
 
     if len(static) == len(graphs):
         only = wired(static)

@@ -102,9 +102,25 @@ class Poisons(Protocol):
     """An attack on data: its senders train as they should on samples that were tampered with."""
 
     def poison(self, sample: Sample, labels: int) -> Sample:
-        """The sample that a Byzantine agent in that place would train on; `labels` is how many labels there are,
-        0 where targets are numbers."""
+        """The sample that a Byzantine agent in that place would train on; `labels` is how many labels there are in the
+        data, or in the first round of a stream of one's own, and 0 where targets are numbers."""
         ...
+
+
+@runtime_checkable
+class Local(Protocol):
+    """An attack that may say it looks at nothing but its senders' models and at what each victim hears and was.
+
+    Such a one can be worked out wherever its victims are. Those that do not say so are taken to look at everyone.
+    """
+
+    @property
+    def local(self) -> bool: ...
+
+
+def is_local(attack: AnyAttack) -> bool:
+    """Whether an attack says that it is."""
+    return isinstance(attack, Local) and attack.local
 
 
 AnyAttack = Attack[Any]

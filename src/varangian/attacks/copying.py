@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -48,6 +48,8 @@ class free_rider:
 
     Lin, Du, Liu: Free-riders in federated learning: attacks and defenses. 2019.
     """
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()

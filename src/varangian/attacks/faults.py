@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +26,8 @@ class delay:
 
     rounds: int = 10
 
+    local: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise BadInput(f"a delay lasts at least one round, but rounds is {self.rounds}")
@@ -43,6 +46,8 @@ class duplicate:
 
     The message was honest when it was new. Knows nothing; against rules that never forget what earned their trust.
     """
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[Own, Bool[Tensor, " byzantine"]]:
         return torch.zeros_like(own), torch.zeros(len(own), dtype=torch.bool, device=own.device)
@@ -67,6 +72,8 @@ class dropping:
 
     probability: float = 0.5
     length: int = 10
+
+    local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:

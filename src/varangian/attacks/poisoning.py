@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,6 +26,8 @@ class label_flip:
     Tolpegin, Truex, Gursoy, Liu: Data poisoning attacks against federated learning systems. ESORICS 2020.
     """
 
+    local: ClassVar[bool] = True
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -41,6 +44,6 @@ class label_flip:
         tensor([-2.5000])
         """
         *inputs, targets = sample
-        # Of labels there may be more than have been seen so far; what is sent must be one of those seen.
+        # A stream of one's own may show more labels later than at first; what becomes of them must be a label, too.
         flipped = (labels - 1 - targets) % labels if labels else -targets
         return (*inputs, flipped)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.attack import AnyAttack, View
+from varangian.attacks.attack import AnyAttack, Poisons, View, is_local
 from varangian.errors import BadInput
 from varangian.messages import ToAll, ToEach
 
@@ -22,6 +22,8 @@ class uniform:
 
     low: float = 0.0
     high: float = 0.1
+
+    local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
@@ -41,6 +43,8 @@ class gaussian:
     mean: float = 0.0
     std: float = 1.0
 
+    local: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not self.std >= 0:
             raise BadInput(f"a standard deviation must not be negative, but std is {self.std}")
@@ -58,6 +62,8 @@ class sign_flip:
 
     scale: float = 1.0
 
+    local: ClassVar[bool] = True
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -71,6 +77,8 @@ class shrink:
     authors' program. A shrunken model is near everyone's in distance."""
 
     most: float = 0.1
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -89,6 +97,8 @@ class pulling:
     """Where to pull to; one number stands for every coordinate."""
     step: float = 0.05
     """The part of the way to go in one round."""
+
+    local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.point:
@@ -110,6 +120,8 @@ class pulling:
 class not_finite:
     """Models of nan, of inf and of 1e38, round by round in turn: a broken sender, or one that wants to break you."""
 
+    local: ClassVar[bool] = True
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -121,6 +133,8 @@ class not_finite:
 @dataclass(frozen=True)
 class silent:
     """Sends nothing: these neighbours are absent."""
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -135,6 +149,8 @@ class crash:
 
     at: int = 100
 
+    local: ClassVar[bool] = True
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -144,10 +160,18 @@ class crash:
 
 @dataclass(frozen=True)
 class sleeper:
-    """Honest until round `until`, to earn trust, then another attack."""
+    """Honest until round `until`, to earn trust, then another attack, on messages and not on data."""
 
     until: int = 100
     then: AnyAttack = field(default_factory=uniform)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.then, Poisons):
+            raise BadInput(f"sleeper changes messages, but {self.then} changes data; run it by itself")
+
+    @property
+    def local(self) -> bool:
+        return is_local(self.then)
 
     def init(self, own: Own) -> Any:
         return self.then.init(own)

@@ -9,7 +9,7 @@ the victim's last model θ_k to the adapted models θ̂ around it. All Byzantine
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -41,6 +41,8 @@ class alie:
 
     z: float | None = None
     """How many standard deviations; the most that hides among n with f liars unless given."""
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -95,6 +97,8 @@ class fang_trimmed_mean:
     b: float = 2.0
     """How far beyond the extreme."""
 
+    local: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not 1 < self.b < float("inf"):
             raise BadInput(f"fang-trimmed-mean goes b > 1 times as far as honest models, but b is {self.b}")
@@ -127,6 +131,8 @@ class fang_krum:
     """
 
     halvings: int = 20
+
+    local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.halvings < 0:
@@ -198,6 +204,8 @@ class min_max:
 
     deviation: Deviation = "std"
 
+    local: ClassVar[bool] = True
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -225,6 +233,8 @@ class min_sum:
     """
 
     deviation: Deviation = "std"
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()

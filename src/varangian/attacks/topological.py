@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ class dissensus:
     """
 
     epsilon: float = 1.5
+
+    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()

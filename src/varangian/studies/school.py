@@ -18,7 +18,7 @@ from varangian.draws import Draws
 from varangian.graph import Graph
 from varangian.model import Models
 from varangian.studies.supervised import check_settings, limited, seeded
-from varangian.task import Evaluation, JudgedOn, Task
+from varangian.task import Evaluation, JudgedOn, Some, Task, part_of
 from varangian.world import Scene
 
 
@@ -90,6 +90,10 @@ class InPoints:
 
     def to(self, device: torch.device) -> InPoints:
         return InPoints(self.squared_error.to(device), self.variance.to(device))
+
+    def part(self, agents: Some) -> InPoints:
+        """Of some schools."""
+        return InPoints(part_of(self.squared_error, agents), self.variance[agents])
 
 
 @lru_cache(maxsize=1)
