@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from varangian import attacks, rules, studies
+from varangian.fused import compiling
 from varangian.graph import Graph
 from varangian.machine import threads_for
 from varangian.simulate import begin, play_round
@@ -41,15 +43,15 @@ class Workload:
         return len(self.world.wiring(0).graph.senders)
 
     @contextmanager
-    def rounds(self, rule: Any = None) -> Iterator[Callable[[], None]]:
-        """A function that plays the next round."""
+    def rounds(self, rule: Any = None, compile: bool = False) -> Iterator[Callable[[], None]]:
+        """A function that plays the next round; compiled in the first one."""
         rule = rule or rules.loss_based()
-        with torch.no_grad(), threads_for(self.world):
-            state = begin(self.world, rule, self.attack)
+        with torch.no_grad(), threads_for(self.world), compiling(compile, self.world.start.device):
+            state, here = begin(self.world, rule, self.attack), copy_context()
 
             def play() -> None:
                 nonlocal state
-                state, _ = play_round(self.world, rule, self.attack, state)
+                state, _ = here.run(play_round, self.world, rule, self.attack, state)
 
             yield play
 

@@ -189,6 +189,27 @@ def test_columns_about_weights_come_last_whatever_is_measured_when(tmp_path: Pat
     assert [{name: str(value) for name, value in row.items()} for row in rows] == read
 
 
+def test_where_groups_are_told_each_has_its_figures(tmp_path: Path) -> None:
+    plan = small(byzantine=[0], attacks=["uniform"], rules=["alone"])
+    found = made_up(plan, [[1.0, 1.0]])
+    found["accuracy"] = found["accuracy"] * xr.DataArray([0.25, 0.75, 0.5], dims="agent")
+    found["loss"] = found["loss"] * xr.DataArray([1.0, 3.0, 4.0], dims="agent")
+    found["group"] = ("seed", "agent"), np.array([[0, 0, 1], [1, 0, 1]])
+    found["byzantine_agent"].loc[{"seed": 1, "agent": 1}] = True
+    unasked = sweep.write_summary(found, tmp_path / "summary.csv")
+    assert not [name for name in unasked[0] if "group" in name], "only where the study is told by group"
+    rows = sweep.write_summary(found.assign_attrs(by_group="1"), tmp_path / "summary.csv")
+    assert [{name: row[name] for name in unasked[0]} for row in rows] == unasked
+    with (tmp_path / "summary.csv").open(encoding="utf-8", newline="") as file:
+        columns = list(csv.DictReader(file).fieldnames or ())
+    added = [f"{m}_group_{g}_{of}" for g in (1, 2) for m in ("loss", "accuracy") for of in ("mean", "worst")]
+    promised = [name for name in unasked[0] if name not in results.UNWEIGHED]
+    assert columns == [*promised, *added, *results.UNWEIGHED]
+    assert [rows[0][name] for name in added] == [2.0, 3.0, 0.5, 0.25, 4.0, 4.0, 0.5, 0.5]
+    assert [rows[1][name] for name in added[4:]] == [2.5, 4.0, 0.375, 0.25]
+    assert all(math.isnan(rows[1][name]) for name in added[:4]), "its only agent lies"
+
+
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("rmse", 0)])
 def test_the_best_of_a_column_is_known_and_the_greatest_or_least(metric: str, best: int) -> None:
     plan = small(byzantine=[0], attacks=["uniform"], rules=["alone", "average", "loss-based"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from varangian import attacks as attacks
     from varangian import data as data
+    from varangian import engines as engines
     from varangian import optimisers as optimisers
     from varangian import robust as robust
     from varangian import rules as rules
@@ -36,7 +37,7 @@ _HOME = {
     "summary": "results",
     "tournament": "tournament",
 }
-_ROOMS = ("attacks", "data", "optimisers", "robust", "rules", "studies", "testing")
+_ROOMS = ("attacks", "data", "engines", "optimisers", "robust", "rules", "studies", "testing")
 
 __all__ = [*_HOME, *_ROOMS]
 

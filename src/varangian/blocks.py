@@ -72,7 +72,7 @@ def each(function: Callable[..., Done], *parts: Sequence[Any], device: torch.dev
     >>> each(lambda a, b: a + b, [1, 2], [10, 20], device=torch.device("cpu"))
     [11, 22]
     """
-    threads = min(max(_AT_ONCE.get(), torch.get_num_threads()), len(parts[0]))
+    threads = min(at_once(), len(parts[0]))
     if threads < 2 or device.type != "cpu":
         return list(map(function, *parts))
     learning = torch.is_grad_enabled()
@@ -82,6 +82,11 @@ def each(function: Callable[..., Done], *parts: Sequence[Any], device: torch.dev
             return function(*part)
 
     return list(_pool(threads, os.getpid()).map(alike, *parts))
+
+
+def at_once() -> int:
+    """How many blocks are worked on at once."""
+    return max(_AT_ONCE.get(), torch.get_num_threads())
 
 
 @contextmanager

@@ -13,10 +13,23 @@ import typer
 
 from varangian import __version__
 from varangian.commands.listing import listing
-from varangian.commands.shared import Byzantine, Data, Quiet, Settings, What
+from varangian.commands.shared import (
+    Address,
+    Byzantine,
+    Data,
+    Engine,
+    GpusPerShard,
+    Quiet,
+    Settings,
+    Shards,
+    What,
+    as_options,
+    engine_of,
+)
 from varangian.commands.shared import pair as _pair
 from varangian.commands.tournament import tournament
 from varangian.data.commands import app as data_app
+from varangian.engines import ray
 from varangian.errors import BadInput
 
 app = typer.Typer(
@@ -102,6 +115,14 @@ def run(
     memory: Annotated[
         str | None, typer.Option(help="Keep to so much memory, such as `4GiB`; refuse what cannot fit.", metavar="SIZE")
     ] = None,
+    compile_: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile a round's functions for this CPU: some ten seconds for a round two to three times as fast, "
+            "worth it in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+        ),
+    ] = False,
     data: Data = None,
     out: Out = None,
     resume: Resume = False,
@@ -110,6 +131,10 @@ def run(
     ] = False,
     live_port: Annotated[int | None, typer.Option(help="Where to serve it; a free port unless given.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write --out/tensorboard too.")] = False,
+    engine: Engine = "local",
+    address: Address = None,
+    shards: Shards = None,
+    gpus_per_shard: GpusPerShard = None,
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
@@ -119,7 +144,14 @@ def run(
         varangian run target-localization --rule alone --rule loss-based --byzantine 20 --seeds 5 --out runs/first
 
         varangian run runs/first/config.toml --out runs/again
+
+        varangian run runs/first/config.toml --out runs/again --engine ray --address auto
     """
+    cluster = engine_of(engine, address, shards, gpus_per_shard)
+    if tensorboard and cluster is not None:
+        raise BadInput("--tensorboard watches rounds played by this process; leave it out, or leave out --engine ray")
+    if compile_ and cluster is not None:
+        raise BadInput("--compile is for rounds played by this process; leave it out, or leave out --engine ray")
     if resume and out is None:
         raise BadInput("--resume needs --out, the folder of the run to go on with")
     if tensorboard and out is None:
@@ -144,11 +176,17 @@ def run(
     stored["settings"] = {**stored.get("settings", {}), **dict(_pair(text) for text in set_ or ())}
     plan = plan_for(**stored)
     check(plan)
+    if compile_:
+        from varangian.fused import check_compiler
+
+        check_compiler()
     try:
-        _run(plan, out, resume, quiet, live_port or 0 if live or live_port is not None else None, tensorboard)
+        port = live_port or 0 if live or live_port is not None else None
+        _run(plan, out, resume, quiet, port, tensorboard, cluster, compile_)
     except KeyboardInterrupt:
         again = ["varangian", "run", f"{out}/config.toml", "--resume", "--out", str(out)]
         again += ["--data", str(data)] if data is not None else []
+        again += as_options(cluster) + ["--compile"] * compile_
         print(
             f"varangian: interrupted; go on with: {shlex.join(again)}" if out else "varangian: interrupted",
             file=sys.stderr,
@@ -156,13 +194,24 @@ def run(
         raise
 
 
-def _run(plan: Any, out: Path | None, resume: bool, quiet: bool, port: int | None, tensorboard: bool) -> None:
+def _run(
+    plan: Any,
+    out: Path | None,
+    resume: bool,
+    quiet: bool,
+    port: int | None,
+    tensorboard: bool,
+    cluster: ray | None,
+    compile: bool,
+) -> None:
     from varangian import sweep
     from varangian.report.folder import write_folder
     from varangian.report.table import print_table
 
     with ExitStack() as stack:
         watchers: list[sweep.Watcher] = []
+        if cluster is not None:  # first, so that nothing is written where there is no cluster
+            stack.enter_context(cluster.connected())
         if tensorboard and out is not None:
             from varangian.report.tensorboard import TensorBoard
 
@@ -179,7 +228,7 @@ def _run(plan: Any, out: Path | None, resume: bool, quiet: bool, port: int | Non
             from varangian.report.terminal import Terminal
 
             watchers.append(stack.enter_context(Terminal(plan)))
-        metrics = sweep.sweep(plan, out, resume=resume, watchers=watchers)
+        metrics = sweep.sweep(plan, out, resume=resume, watchers=watchers, engine=cluster, compile=compile)
     rows = list(sweep.summary_rows(metrics))
     if not quiet:
         print_table(metrics, rows)
@@ -203,6 +252,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where to put a folder for each study, and the table.")] = Path(
         "runs/reproduce"
     ),
+    engine: Engine = "local",
+    address: Address = None,
+    shards: Shards = None,
+    gpus_per_shard: GpusPerShard = None,
     quiet: Quiet = False,
 ) -> None:
     """Make the paper's figures and tables: every study, rule and number of Byzantine agents, at the paper's settings.
@@ -210,6 +263,7 @@ def reproduce(
     Every study gets a run folder with the paper's figures in it; `table.md` puts our numbers beside the published ones.
     What an interrupted run had finished is kept: give the same command again.
     """
+    cluster = engine_of(engine, address, shards, gpus_per_shard)
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
     from varangian import reproduce as paper
@@ -223,16 +277,18 @@ def reproduce(
     for plan in plans:
         check(plan)
     rows: list[dict[str, Any]] = []
-    for plan in plans:
-        folder = out / plan.study.name
-        with nullcontext() if quiet else Terminal(plan) as terminal:
-            metrics = paper.reproduce(plan, folder, watchers=[] if terminal is None else [terminal])
-        rows += paper.comparison(metrics)
-        if not quiet:
-            from varangian.report.table import print_table
+    with nullcontext() if cluster is None else cluster.connected():
+        for plan in plans:
+            folder = out / plan.study.name
+            with nullcontext() if quiet else Terminal(plan) as terminal:
+                watchers = [] if terminal is None else [terminal]
+                metrics = paper.reproduce(plan, folder, watchers=watchers, engine=cluster)
+            rows += paper.comparison(metrics)
+            if not quiet:
+                from varangian.report.table import print_table
 
-            print_table(metrics, list(sweep.summary_rows(metrics)))
-            print(f"Written to {folder}")
+                print_table(metrics, list(sweep.summary_rows(metrics)))
+                print(f"Written to {folder}")
     paper.write_comparison(rows, out)
     if rows and not quiet:
         print(f"Ours beside the published numbers: {out}/table.md")

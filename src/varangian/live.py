@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
@@ -82,6 +82,13 @@ class Live:
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
         return [Rounds(self, cell)]
+
+    def follow(self, running: Mapping[Cell, int]) -> None:
+        """Cells that run elsewhere are shown when they are done."""
+        if self.wanted():
+            share = self.finished + sum(running.values()) / self.plan.study.rounds / self.plan.seeds
+            text = f"{self.finished} of {self.total} cells done, {len(running)} running"
+            self.publish(Progress(done=False, text=text, share=share / self.total))
 
     def finish(self, cell: Cell, result: xr.Dataset) -> None:
         self.finished += 1

@@ -18,6 +18,7 @@ import torch
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from varangian import checkpoint as checkpoints
 from varangian import results
@@ -26,12 +27,14 @@ from varangian.attacks.simple import silent
 from varangian.blocks import by_blocks, each
 from varangian.callbacks import Callback
 from varangian.carry import carried
+from varangian.engines import Engine, chosen
 from varangian.errors import BadInput
+from varangian.fused import compiling, fused
 from varangian.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
 from varangian.memory import budget, check, of_run
-from varangian.messages import Delivered, ToAll, ToEach, Wiring, deliver, finite_rows
+from varangian.messages import Delivered, ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
 from varangian.record import Recorder
 from varangian.rules.rule import Rule
@@ -53,17 +56,31 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
         fresh=torch.ones_like(world.step_size, dtype=torch.bool),
         optimiser=world.task.optimiser.init(world.start),
         rule=[rule.init(table.blank(world.start.dtype)) for table in wiring.tables],
-        attack=attack.init(world.start[world.byzantine, : world.model.shared]),
+        attack=attack.init(world.first_of_byzantine[:, : world.model.shared]),
     )
 
 
 def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
     """One round, in the paper's order."""
+    adapted, optimiser = adapt(world, state)
+    shared = world.model.shared
+    return listen(world, rule, attack, state, adapted, optimiser, Told(adapted[:, :shared], state.models[:, :shared]))
+
+
+def listen(
+    world: World,
+    rule: Rule[Any],
+    attack: Attack[Any],
+    state: State,
+    adapted: Models,
+    optimiser: tuple[Tensor, ...],
+    told: Told,
+) -> tuple[State, Seen]:
+    """The second half of a round: what agents make of what they and their neighbours have adapted."""
     wiring = world.wiring(state.round)
     memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
-    adapted, optimiser = adapt(world, state)
-    sent, attack_state = lie(world, rule, memory, attack, state, adapted, wiring)
-    delivered = deliver(adapted[:, : world.model.shared], sent, world.byzantine)
+    sent, attack_state = lie(world, rule, memory, attack, state, adapted, told, wiring)
+    delivered = deliver(told.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
     inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, sample)
     models, weights, memory = combine(world, rule, memory, wiring, inboxes)
@@ -71,8 +88,8 @@ def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State)
     return after, Seen(state.models, wiring, weights)
 
 
-def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
-    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or what the optimiser makes of it.
+def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Models, tuple[Tensor, ...]]:
+    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or what the optimiser makes of it; for some agents, or for all.
 
     A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
     """
@@ -91,9 +108,10 @@ def adapt(world: World, state: State) -> tuple[Models, tuple[Tensor, ...]]:
         kept = [torch.where(take, new, old) for new, old in zip(after, optimiser, strict=True)]
         return torch.where(take, stepped, models), tuple(kept)
 
-    parts = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
+    everyones = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
+    parts = tree_map(lambda part: part[agents], everyones) if agents != slice(None) else everyones
     with addressed(world, state.round):
-        adapted: tuple[Models, tuple[Tensor, ...]] = by_blocks(step, *parts, whole=world.model.random)
+        adapted: tuple[Models, tuple[Tensor, ...]] = by_blocks(fused(step, world), *parts, whole=world.model.random)
     return adapted
 
 
@@ -104,15 +122,15 @@ def lie(
     attack: Attack[Any],
     state: State,
     adapted: Models,
+    told: Told,
     wiring: Wiring,
 ) -> tuple[ToAll | ToEach | None, Any]:
     """What Byzantine agents send in place of their adapted models."""
     if not len(world.byzantine):
         return None, state.attack
-    shared = world.model.shared
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        delivered = deliver(adapted[:, :shared], sent, world.byzantine)
+        delivered = deliver(told.adapted, sent, world.byzantine)
         inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, state.sample)
         if other is None or other == rule:
             return combine(world, rule, memory, wiring, inboxes)[0]
@@ -124,11 +142,11 @@ def lie(
 
     view = View(
         round=state.round,
-        adapted=adapted[:, :shared],
-        previous=state.models[:, :shared],
+        adapted=told.adapted,
+        previous=told.previous,
         byzantine=world.byzantine,
         draws=world.byzantine_draws,
-        wiring=wiring,
+        wiring=wiring.known or wiring,
         network=world.network,
         insight=Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee),
     )
@@ -169,7 +187,7 @@ def sealed_inboxes(
             judged_on=world.task.judge,
             forgetting=of(world.forgetting),
             step_size=of(step_size),
-            truth=Truth(table, adapted, world.group, world.is_normal, world.risk),
+            truth=Truth(table, adapted, world.group, wiring.normal, world.risk),
             dense=table.dense,
             private_rows=len(delivered.rows) - world.agents,
             round=state.round,
@@ -187,12 +205,14 @@ def combine(
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
     """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
 
-    def of_table(table: Neighbourhoods, opened: Callable[[], Inbox], memory: Any) -> tuple[Models, Table | None, Any]:
-        inbox = opened()
-        combined = rule.combine(inbox, memory)
-        sound = finite_rows(combined.models) & table.rows_of(world.is_normal)
-        return torch.where(sound, combined.models, inbox.own), combined.weights, combined.state
+    def combined(inbox: Inbox, memory: Any, normal: Tensor) -> tuple[Models, Table | None, Any]:
+        models, weights, state = rule.combine(inbox, memory)
+        return torch.where(finite_rows(models) & normal, models, inbox.own), weights, state
 
+    def of_table(table: Neighbourhoods, opened: Callable[[], Inbox], memory: Any) -> tuple[Models, Table | None, Any]:
+        return fast(opened(), memory, table.rows_of(world.is_normal))
+
+    fast = fused(combined, world, rule)
     models, weights, states = zip(
         *each(of_table, wiring.tables, inboxes, memory, device=world.start.device), strict=True
     )
@@ -216,6 +236,8 @@ def simulate(
     resume: bool = False,
     record_every: int | None = None,
     memory: str | int | None = None,
+    engine: Engine | str | None = None,
+    compile: bool = False,
 ) -> xr.Dataset:
     """Run a network of agents and return what was measured: seed × round × agent.
 
@@ -225,6 +247,8 @@ def simulate(
     `judge_dtype="bfloat16"` judges neighbours in coarser numbers than those of `dtype`, which GPUs do faster.
     With `checkpoint`, a folder, an interrupted run leaves what it had, and `resume=True` goes on to the same bits.
     `memory="4GiB"` keeps to so much; what cannot fit into it, or into the machine, is refused before it starts.
+    `engine=varangian.engines.ray(shards=4)` spreads the network over a Ray cluster; what comes out is the same.
+    `compile=True` compiles a round's functions for a CPU: after some seconds, rounds are faster and differ by rounding.
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
@@ -239,6 +263,14 @@ def simulate(
     if not len(numbers):
         raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
     folder = None if checkpoint is None else Path(checkpoint)
+    cluster = chosen(engine)
+    if cluster is not None and compile:
+        raise BadInput("a cluster's rounds are not compiled; leave out compile or engine")
+    if cluster is not None:
+        from varangian.engines.sharded import Job, on_cluster
+
+        jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
+        return on_cluster(cluster, jobs, device, dtype, judge_dtype, callbacks, folder, resume, record_every)
     parts: list[xr.Dataset] = []
     with budget(memory):
         opening = _scene(task, graph, numbers[0])
@@ -248,13 +280,13 @@ def simulate(
             file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
             scenes = [opening if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
             place, number = chosen_device(device, scenes), chosen_dtype(dtype)
-            recorder = Recorder(*_thinned(scenes, rounds, record_every))
+            recorder = Recorder(*thinned(scenes, rounds, record_every))
             check(of_run(scenes, rule, rounds // recorder.every, number, bool(byzantine)), "this run", place)
             world = prepare(scenes, some, byzantine, place, number, judge_dtype)
             if resume and file and file.exists():
                 parts.append(results.load(file, checkpoints.fingerprint(world, rule, attack, rounds)))
                 continue
-            result = run(world, rule, attack, rounds, recorder, callbacks, file, resume)
+            result = run(world, rule, attack, rounds, recorder, callbacks, file, resume, compile)
             if file and together < len(numbers):
                 results.save(result, file)
             parts.append(result)
@@ -270,12 +302,13 @@ def run(
     callbacks: Sequence[Callback] = (),
     file: Path | None = None,
     resume: bool = False,
+    compile: bool = False,
 ) -> xr.Dataset:
     """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
     world = poisoned(world, attack)
     mark = checkpoints.fingerprint(world, rule, attack, rounds)
     saver = checkpoints.Saver(file and file.with_suffix(".checkpoint"), mark)
-    with torch.no_grad(), threads_for(world):
+    with torch.no_grad(), threads_for(world), compiling(compile, world.start.device):
         state = begin(world, rule, attack)
         if resume and saver.path and saver.path.exists():
             state = checkpoints.load(saver.path, lambda round: begin(world, rule, attack, round), recorder, mark)
@@ -316,7 +349,7 @@ def seeds_at_once(scene: Scene) -> int:
     return max(1, 2**18 // len(scene.graph.senders))
 
 
-def _thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
+def thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
     """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
     loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
     task = scenes[0].task

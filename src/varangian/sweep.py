@@ -6,7 +6,8 @@ import csv
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import xarray as xr
 
 from varangian import results
 from varangian.callbacks import Callback, Progress
+from varangian.engines import Engine, chosen, ray
 from varangian.errors import BadInput
 from varangian.plan import Plan, as_toml, from_toml
 from varangian.record import Recorder
@@ -74,6 +76,10 @@ class Watcher(Protocol):
         """A cell begins; returns who watches its rounds."""
         ...
 
+    def follow(self, running: Mapping[Cell, int]) -> None:
+        """Cells are running elsewhere, several at once, and have played so many rounds, all seeds counted."""
+        ...
+
     def finish(self, cell: Cell, result: xr.Dataset) -> None:
         """A cell is done: just run, or found finished."""
         ...
@@ -87,19 +93,48 @@ def sweep(
     begin: Callable[[Cell], object] = lambda cell: None,
     advance: Callable[[int], object] = lambda rounds: None,
     watchers: Sequence[Watcher] = (),
+    engine: Engine | None = None,
+    compile: bool = False,
 ) -> xr.Dataset:
-    """Run all cells, keeping finished ones in the folder as they finish; the result has a dimension `cell`."""
+    """Run all cells, keeping finished ones in the folder as they finish; the result has a dimension `cell`.
+
+    On a Ray cluster cells are run side by side, or each spread over shards; the results are the same.
+    """
     done: dict[str, xr.Dataset] = {}
-    for cell in cells(plan):
-        begin(cell)
-        callbacks = [callback for watcher in watchers for callback in watcher.begin(cell)]
-        if cell.key not in done:
-            done[cell.key] = _run(plan, cell, folder and folder / UNFINISHED, resume, advance, callbacks)
-        else:
-            advance(plan.study.rounds * plan.seeds)
-        for watcher in watchers:
-            watcher.finish(cell, done[cell.key])
+    kept = folder and folder / UNFINISHED
+    cluster = chosen(engine)
+    if cluster is not None and cluster.shards == 1:
+        from varangian.engines.grid import spread
+
+        done = spread(plan, kept, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
+        return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
+    with nullcontext() if cluster is None else cluster.connected():
+        for cell in cells(plan):
+            begin(cell)
+            watching = [callback for watcher in watchers for callback in watcher.begin(cell)]
+            callbacks = [SeedsProgress(advance), *watching]
+            if cluster is not None:  # rounds are played elsewhere: all that is heard of them is how many
+                callbacks = [Progress(_followed(cell, advance, watchers))]
+            if cell.key not in done:
+                done[cell.key] = _run(plan, cell, kept, resume, advance, callbacks, cluster, compile)
+            else:
+                advance(plan.study.rounds * plan.seeds)
+            for watcher in watchers:
+                watcher.finish(cell, done[cell.key])
     return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
+
+
+def _followed(cell: Cell, advance: Callable[[int], object], watchers: Sequence[Watcher]) -> Callable[[int], object]:
+    played = 0
+
+    def more(rounds: int) -> None:
+        nonlocal played
+        played += rounds
+        advance(rounds)
+        for watcher in watchers:
+            watcher.follow({cell: played})
+
+    return more
 
 
 def _run(
@@ -109,12 +144,30 @@ def _run(
     resume: bool,
     advance: Callable[[int], object],
     callbacks: Sequence[Callback],
+    cluster: ray | None,
+    compile: bool,
 ) -> xr.Dataset:
-    finished = folder and folder / f"{cell.key}.nc"
-    if resume and finished and finished.exists():
+    if resume and folder and file_of(folder, cell).exists():
         advance(plan.study.rounds * plan.seeds)
-        return results.load(finished)
-    result = simulate(
+        return results.load(file_of(folder, cell))
+    result = play(plan, cell, folder, resume, callbacks, cluster, compile)
+    if folder:
+        keep(result, folder, cell)
+    return result
+
+
+def play(
+    plan: Plan,
+    cell: Cell,
+    folder: Path | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    cluster: ray | None = None,
+    compile: bool = False,
+) -> xr.Dataset:
+    """Run one cell, with its network spread over the shards of a cluster if there is one; an interrupt leaves a
+    checkpoint in the folder."""
+    return simulate(
         plan.study,
         rule=plan.rule(cell.rule),
         attack=plan.attack(cell.attack),
@@ -126,12 +179,21 @@ def _run(
         memory=plan.memory,
         checkpoint=folder and folder / cell.key,
         resume=resume,
-        callbacks=[SeedsProgress(advance), *callbacks],
+        callbacks=callbacks,
+        engine=cluster,
+        compile=compile,
     )
-    if folder and finished:
-        results.save(result, finished)
-        shutil.rmtree(folder / cell.key, ignore_errors=True)
-    return result
+
+
+def file_of(folder: Path, cell: Cell) -> Path:
+    """Where a finished cell is kept."""
+    return folder / f"{cell.key}.nc"
+
+
+def keep(result: xr.Dataset, folder: Path, cell: Cell) -> None:
+    """Put a finished cell into the folder, in place of its checkpoints."""
+    results.save(result, file_of(folder, cell))
+    shutil.rmtree(folder / cell.key, ignore_errors=True)
 
 
 def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
@@ -152,7 +214,9 @@ def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
 
 
 def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
-    """One row per (study, rule, attack, byzantine, seed)."""
+    """One row per (study, rule, attack, byzantine, seed); where a study is told by group, with each group's figures."""
+    told = str(metrics.attrs.get("by_group", "0")) == "1" and "group" in metrics
+    groups = np.unique(metrics["group"].values).tolist() if told else []
     for number in range(metrics.sizes["cell"]):
         cell = metrics.isel(cell=number)
         about = {
@@ -161,8 +225,16 @@ def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
             "attack": str(cell["attack"].item()),
         }
         about["byzantine"] = cell["byzantine"].item()
-        for row in results.summary(cell):
-            yield {**about, **row}
+        for row, *parts in zip(results.summary(cell), *(_of_group(cell, group) for group in groups), strict=True):
+            yield {**about, **row, **{name: value for part in parts for name, value in part.items()}}
+
+
+def _of_group(cell: xr.Dataset, group: int) -> Iterator[dict[str, float | int]]:
+    """Mean and worst over one group's normal agents, a row a seed; groups are numbered from 1, as in the paper."""
+    only = cell.assign(byzantine_agent=cell["byzantine_agent"] | (cell["group"] != group))
+    for row in results.summary(only):
+        figures = {name.rpartition("_"): value for name, value in row.items() if name.endswith(("_mean", "_worst"))}
+        yield {f"{metric}_group_{group + 1}_{of}": value for (metric, _, of), value in figures.items()}
 
 
 def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from varangian import results
 from varangian.callbacks import Callback
 from varangian.contest import ALL, Contest, enter
+from varangian.engines import Engine, chosen, ray
 from varangian.errors import BadInput
 from varangian.ledger import Key, Ledger, Played
 from varangian.machine import chosen_device
@@ -52,9 +53,13 @@ class OnlyTheEnd:
     def end(self, world: World, state: State) -> None: ...
 
 
-def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
-    """Run one cell; whatever is wrong with it is its result, and no concern of the other cells."""
+def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), cluster: ray | None = None) -> Played:
+    """Run one cell, with its network spread over the shards of a cluster if there is one; whatever is wrong with it is
+    its result, and no concern of the other cells."""
     plan = contest.plan
+    watching, every = [OnlyTheEnd(contest.rounds), *callbacks], contest.rounds
+    if cluster is not None:  # nobody can look at rounds there, so all are noted of which the last fifth is needed
+        watching, every = [*callbacks], max(1, contest.agents * contest.rounds // 10**7)
     try:
         result = simulate(
             plan.study,
@@ -65,8 +70,9 @@ def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Pl
             seeds=plan.seeds,
             device=plan.device,
             dtype=plan.dtype,
-            callbacks=[OnlyTheEnd(contest.rounds), *callbacks],
-            record_every=contest.rounds,
+            callbacks=watching,
+            record_every=every,
+            engine=cluster,
         )
         return Played(tuple(results.summary(result)))
     except BadInput as error:
@@ -98,6 +104,7 @@ def compete(
     jobs: int = 1,
     begin: Callable[[Cell], object] = lambda cell: None,
     advance: Callable[[int], object] = lambda rounds: None,
+    engine: Engine | None = None,
 ) -> Standings:
     """Play all cells that the folder does not hold yet, keeping each as it finishes, and write what came of all."""
     if jobs < 1:
@@ -110,7 +117,13 @@ def compete(
             done[cell] = ledger.played[key]
             advance(contest.rounds * contest.plan.seeds)
     left = [cell for cell in keys if cell not in done]
-    with closing(_played(contest, left, min(jobs, len(left)), begin, advance)) as finishing:
+    cluster = chosen(engine)
+    if cluster is not None and cluster.shards == 1:
+        cluster.check_device(contest.plan.device)
+        playing = _played_elsewhere(contest, left, cluster, begin, advance)
+    else:
+        playing = _played(contest, left, 1 if cluster else min(jobs, len(left)), begin, advance, cluster)
+    with closing(playing) as finishing:
         for cell, played in finishing:
             done[cell] = played
             if ledger and not played.failed:
@@ -142,11 +155,13 @@ def _played(
     jobs: int,
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
+    cluster: ray | None,
 ) -> Generator[tuple[Cell, Played]]:
     if jobs <= 1:
-        for cell in cells:
-            begin(cell)
-            yield cell, play(contest, cell, [SeedsProgress(advance)])
+        with nullcontext() if cluster is None else cluster.connected():
+            for cell in cells:
+                begin(cell)
+                yield cell, play(contest, cell, [SeedsProgress(advance)], cluster)
         return
     with closing(in_processes(partial(_play_on_one_thread, contest), cells, jobs, begin)) as finishing:
         for cell, played in finishing:
@@ -154,10 +169,35 @@ def _played(
             yield cell, Played(problem=f"failed: {played}") if isinstance(played, Lost) else played
 
 
-def _play_on_one_thread(contest: Contest, cell: Cell) -> Played:
+def _played_elsewhere(
+    contest: Contest,
+    cells: Sequence[Cell],
+    cluster: ray,
+    begin: Callable[[Cell], object],
+    advance: Callable[[int], object],
+) -> Generator[tuple[Cell, Played]]:
+    """The same on a Ray cluster, a cell a task."""
+    from varangian.engines.board import board
+    from varangian.engines.tasks import in_tasks
+
+    with cluster.connected(), board(contest.rounds * contest.plan.seeds, advance) as reader:
+        work = partial(_play_and_tell, contest, reader.board)
+        with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
+            for cell, played in finishing:
+                reader.finish(cell.key)
+                yield cell, Played(problem=f"failed: {played}") if isinstance(played, Lost) else played
+
+
+def _play_on_one_thread(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
     """As many processes as cores leave a thread to each."""
     torch.set_num_threads(1)
-    return play(contest, cell)
+    return play(contest, cell, callbacks)
+
+
+def _play_and_tell(contest: Contest, board: Any, cell: Cell) -> Played:
+    from varangian.engines.board import Writer
+
+    return _play_on_one_thread(contest, cell, [SeedsProgress(Writer(board, cell.key))])
 
 
 def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
@@ -203,11 +243,13 @@ def tournament(
     dtype: str = "float32",
     folder: Path | str | None = None,
     jobs: int = 1,
+    engine: Engine | None = None,
 ) -> Standings:
     """Every rule against every attack, each as a name or as a value (one of your own, too); by default all there are.
 
     With `folder`, what is finished is kept there and not played again, and `tournament.csv`, `.md` and `.png` tell
-    what came of it. With `jobs`, cells are run in so many processes, which must be able to import what they run.
+    what came of it. With `jobs`, cells are run in so many processes, which must be able to import what they run; with
+    `engine=engines.ray(...)` on a Ray cluster, whose machines must be able to.
 
     >>> from varangian import rules
     >>> some = {"attacks": ["sign-flip", "silent"], "byzantine": [3], "seeds": 2, "settings": {"agents": 10}}
@@ -217,7 +259,7 @@ def tournament(
     """
     about: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "settings": settings, "device": device, "dtype": dtype}
     contest = enter(study, rules=rules, attacks=attacks, byzantine=byzantine, **about)
-    return compete(contest, None if folder is None else Path(folder), jobs=jobs)
+    return compete(contest, None if folder is None else Path(folder), jobs=jobs, engine=engine)
 
 
 class _CallableModule(ModuleType):

@@ -27,9 +27,12 @@ class Lost:
     """What came of a piece whose process died each time."""
 
     exit_code: int | None
+    """As far as it is known: of a process on another machine it is not."""
 
     def __str__(self) -> str:
-        if self.exit_code is not None and self.exit_code < 0:
+        if self.exit_code is None:
+            return f"its process died {TRIES} times; memory may be short"
+        if self.exit_code < 0:
             return f"its process was killed {TRIES} times (signal {-self.exit_code}); memory may be short"
         return f"its process ended {TRIES} times (status {self.exit_code})"
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from varangian.commands.shared import Byzantine, Data, Quiet, Settings, What, pair
+from varangian.commands.shared import (
+    Address,
+    Byzantine,
+    Data,
+    Engine,
+    GpusPerShard,
+    Quiet,
+    Settings,
+    Shards,
+    What,
+    engine_of,
+    pair,
+)
 from varangian.errors import BadInput
 
 Entrants = "`all` (unless given), or names, such as `{}`. Repeat, or part by commas."
@@ -39,6 +51,10 @@ def tournament(
     jobs: Annotated[
         int | None, typer.Option(help="Cells to run at once, a process each; one a core, or one on a GPU.", metavar="N")
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    shards: Shards = None,
+    gpus_per_shard: GpusPerShard = None,
     quiet: Quiet = False,
 ) -> None:
     """Let every rule meet every attack: which rule to use, and what breaks it.
@@ -50,7 +66,12 @@ def tournament(
         varangian tournament target-localization --byzantine 20 --seeds 5 --out runs/tournament
 
         varangian tournament target-localization --rules average,loss-based --attacks pulling --out runs/small
+
+        varangian tournament target-localization --engine ray --address auto --out runs/tournament
     """
+    cluster = engine_of(engine, address, shards, gpus_per_shard)
+    if cluster is not None and jobs is not None:
+        raise BadInput("--jobs counts processes of this machine; leave it out with --engine ray, which has its own")
     if resume and out is None:
         raise BadInput("--resume needs --out, the folder of the tournament to go on with")
     if data is not None:
@@ -75,8 +96,9 @@ def tournament(
     contest = enter(**stored)
     total = len(contest.cells) * contest.plan.seeds * contest.rounds
     try:
-        with _progress(total, quiet) as (begin, advance):
-            how: dict[str, Any] = {"jobs": usual_jobs(contest) if jobs is None else jobs, "resume": resume}
+        with nullcontext() if cluster is None else cluster.connected(), _progress(total, quiet) as (begin, advance):
+            at_once = 1 if cluster else usual_jobs(contest) if jobs is None else jobs
+            how: dict[str, Any] = {"jobs": at_once, "resume": resume, "engine": cluster}
             standings = compete(contest, out, begin=begin, advance=advance, **how)
     except KeyboardInterrupt:
         print(f"varangian: interrupted{'; give the same command to go on' if out else ''}", file=sys.stderr)

@@ -156,3 +156,17 @@ def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:
         shown.add_row(Text(line[0]), *marked)
     # A file has no edge to wrap at.
     Console(width=None if sys.stdout.isatty() else 10_000).print(shown)
+    _print_exchange(metrics)
+
+
+def _print_exchange(metrics: xr.Dataset) -> None:
+    """What went from shard to shard and where a round's time went, for runs spread over a cluster."""
+    if "exchanged_bytes" not in metrics:
+        return
+    for number in range(metrics.sizes["cell"]):
+        cell = metrics.isel(cell=number)
+        told = float(cell["exchanged_bytes"].mean()) / 1e3
+        stages = cell["stage_seconds"].mean("seed")
+        spent = ", ".join(f"{stage.item()} {1e3 * float(stages.sel(stage=stage)):.3g}" for stage in stages["stage"])
+        about = f"{cell['rule'].item()}, {int(cell['byzantine'])} Byzantine"
+        print(f"{about}: {told:,.1f} kB a round from shard to shard; milliseconds of a round: {spent}")

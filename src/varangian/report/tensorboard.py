@@ -37,6 +37,8 @@ class TensorBoard:
     def begin(self, cell: Cell) -> Sequence[Callback]:
         return [Scalars(self.folder / cell.key)]
 
+    def follow(self, running: Mapping[Cell, int]) -> None: ...
+
     def finish(self, cell: Cell, result: xr.Dataset) -> None: ...
 
 

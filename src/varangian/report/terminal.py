@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,8 +45,11 @@ class Terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console)
         self.of_cell = plan.study.rounds * plan.seeds
-        self.task = self.bar.add_task("", total=len(cells(plan)) * self.of_cell)
+        self.cells = len(cells(plan))
+        self.task = self.bar.add_task("", total=self.cells * self.of_cell)
         self.done = 0
+        self.running: Mapping[Cell, int] = {}
+        """Cells that run elsewhere, and the rounds each has played."""
         self.live = Live(get_renderable=self.shown, console=self.console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -65,17 +68,29 @@ class Terminal:
         self.bar.update(self.task, description=str(cell))
         return [Rounds(self, cell)]
 
+    def follow(self, running: Mapping[Cell, int]) -> None:
+        self.running = dict(running)
+        about = f"{self.done // self.of_cell} of {self.cells} cells done, {len(running)} running"
+        self.bar.update(self.task, description=about, completed=self.done + sum(running.values()))
+
     def finish(self, cell: Cell, result: xr.Dataset) -> None:
         if self.console.is_terminal:
             self.done += self.of_cell
-            self.bar.update(self.task, completed=self.done)
+            if self.running:
+                self.follow({other: rounds for other, rounds in self.running.items() if other != cell})
+            else:
+                self.bar.update(self.task, completed=self.done)
             rows: list[dict[str, Any]] = list(results.summary(result))
             self.metric = headline(rows)
             known = [row[f"{self.metric}_mean"] for row in rows]
             self.told[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
 
     def shown(self) -> Group:
-        """The bar, and below it a table of rules and scenarios."""
+        """The bar, the cells that run elsewhere, and a table of rules and scenarios."""
+        shown = list(self.running.items())[: max(3, self.console.height // 3)]
+        lines = [Text(f"  {rounds / self.of_cell:4.0%}  {cell}", "dim") for cell, rounds in shown]
+        if len(self.running) > len(shown):
+            lines.append(Text(f"        … and {len(self.running) - len(shown)} more", "dim"))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column(f"{self.metric} so far" if self.metric else "")
         scenarios = list(dict.fromkeys(scenario for _, scenario in self.told))
@@ -83,7 +98,7 @@ class Terminal:
             table.add_column(Text(scenario), justify="right")
         for rule in dict.fromkeys(rule for rule, _ in self.told):
             table.add_row(Text(rule), *(self.told.get((rule, scenario), "") for scenario in scenarios))
-        return Group(self.bar, *([table] if self.told else []))
+        return Group(self.bar, *lines, *([table] if self.told else []))
 
 
 @dataclass

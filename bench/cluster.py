@@ -1,0 +1,120 @@
+"""One network over the shards of a Ray cluster on this machine, against one process: `python -m bench.cluster`.
+
+Where a round's seconds go (adapt, exchange, judge, combine, as the shards measure them, one thread each) and how long
+it takes for whoever asks for it. In one process the same code plays the only part there is, with nothing to exchange.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.timing import Row, show
+from varangian import attacks, engines, rules, studies
+from varangian.engines.crew import hired
+from varangian.engines.keeper import Keeper
+from varangian.engines.part import Part, cut
+from varangian.engines.partition import parts as partitioned
+from varangian.engines.shard import Orders, Shard, Spent
+from varangian.engines.sharded import STAGES
+from varangian.graph import Graph
+from varangian.studies.study import Study
+
+
+@dataclass(frozen=True)
+class Load:
+    study: Study
+    attack: Any
+    byzantine: int
+    rounds: int
+    name: str
+
+
+def loads(quick: bool) -> list[Load]:
+    many = 10_000 if quick else 100_000
+    return [
+        Load(studies.human_activity(), attacks.uniform(0, 0.1), 10, 100, "human activity, 30 agents, complete"),
+        Load(studies.digits(), attacks.uniform(0, 0.1), 2, 3 if quick else 8, "digits, 10 agents, complete"),
+        Load(
+            studies.target_localization(agents=many, field_size=3.0 * (many / 100) ** 0.5),
+            attacks.uniform(15, 16),
+            many // 5,
+            30,
+            f"localization, {many:,} agents",
+        ),
+    ]
+
+
+def rows(load: Load) -> list[Row]:
+    """In one process, and over one, two and four shards."""
+    scene, rule = load.study.scene(0), rules.loss_based()
+    assert isinstance(scene.graph, Graph)
+    orders = Orders(rule, load.attack, 10**6, 10**6, 0, "cpu", "float32", None, threads=1)
+    out: list[Row] = []
+    for shards in (0, 1, 2, 4):
+        part_of = partitioned(scene.graph, max(1, shards))
+        parts = list(cut(scene, 0, load.byzantine, part_of, load.attack))
+        seconds, spent = _here(parts[0], orders, load.rounds) if not shards else _there(parts, orders, load.rounds)
+        about = {"workload": load.name, "engine": f"ray, {shards} shards" if shards else "in process"}
+        stages = {f"{stage} ms": 1e3 * getattr(spent, stage) for stage in STAGES}
+        told = sum(len(rows) for part in parts for rows in part.to) * scene.task.model.shared * 4
+        share = spent.exchange / (spent.adapt + spent.exchange + spent.judge + spent.combine)
+        crossed = {
+            "KB told": spent.bytes / 1e3,
+            "of cut senders × parameters × 4": spent.bytes / told if told else None,
+        }
+        out.append({**about, "round ms": 1e3 * seconds, **stages, "exchange share": share, **crossed})
+        print(f"{load.name}, {about['engine']}: {1e3 * seconds:.3g} ms a round", flush=True)
+    return out
+
+
+def _here(part: Part, orders: Orders, rounds: int) -> tuple[float, Spent]:
+    shard = Shard(part, orders)
+
+    def play(number: int) -> None:
+        for _ in range(number):
+            shard.tell()
+            shard.adapt_others()
+            shard.hear([])
+
+    play(2)
+    before, start = astuple(shard.spent), time.perf_counter()
+    play(rounds)
+    return (time.perf_counter() - start) / rounds, _since([before], [shard.spent], rounds)
+
+
+def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, Spent]:
+    import ray
+
+    with hired(engines.ray(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as crew:
+        crew.play(Keeper(None, 10**9), 2, lambda _: None)
+        before = [astuple(spent) for _, spent in crew.recorded()]
+        start = time.perf_counter()
+        crew.play(Keeper(None, 10**9), rounds, lambda _: None)
+        seconds = (time.perf_counter() - start) / rounds
+        return seconds, _since(before, [spent for _, spent in crew.recorded()], rounds)
+
+
+def _since(before: Sequence[tuple[float, ...]], after: Sequence[Spent], rounds: int) -> Spent:
+    """A round's seconds, averaged over shards, and bytes, summed over them."""
+    grown = [[b - a for a, b in zip(x, astuple(y), strict=True)] for x, y in zip(before, after, strict=True)]
+    *seconds, told, _ = (sum(column) / rounds for column in zip(*grown, strict=True))
+    return Spent(*(stage / len(after) for stage in seconds), bytes=round(told))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    asked = parser.parse_args()
+    with engines.ray(shards=4).connected():
+        measured = [row for load in loads(asked.quick) for row in rows(load)]
+    show(measured, "One network over shards", asked.out / "cpu" / "cluster.csv")
+
+
+if __name__ == "__main__":
+    main()

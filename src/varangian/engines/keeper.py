@@ -1,0 +1,74 @@
+"""The last point that all parts of a network have reached together, on disk or in memory, to go on from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from varangian.errors import BadInput
+
+Kept = tuple[int, Sequence[bytes]]
+"""After which round, and what every part kept."""
+
+
+@dataclass
+class Keeper:
+    """Keeps one common checkpoint of all parts, whole or not at all."""
+
+    folder: Path | None
+    """Without one, in memory: enough for a shard that dies, not for whoever started the run."""
+    every: int | None = None
+    """Rounds from one to the next; about once a minute unless given."""
+    _memory: Kept | None = None
+    _last: float = field(default_factory=time.monotonic)
+
+    def due(self, round: int) -> bool:
+        """Whether it is time to keep what parts have after this round."""
+        return round % self.every == 0 if self.every else time.monotonic() - self._last >= 60
+
+    def keep(self, round: int, parts: Sequence[bytes]) -> None:
+        """Keep this one in place of the last."""
+        self._last = time.monotonic()
+        if self.folder is None:
+            self._memory = round, parts
+            return
+        made = self.folder / f"round-{round}.incomplete"
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        for number, part in enumerate(parts):
+            (made / f"part-{number}").write_bytes(part)
+        whole = self.folder / f"round-{round}"
+        shutil.rmtree(whole, ignore_errors=True)
+        os.replace(made, whole)
+        for _, older in self._found():
+            if older != whole:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def last(self, parts: int) -> Kept | None:
+        """What was kept last, by so many parts."""
+        if self.folder is None:
+            return self._memory
+        found = self._found()
+        if not found:
+            return None
+        round, folder = found[-1]
+        files = sorted(folder.iterdir(), key=lambda path: int(path.name.removeprefix("part-")))
+        if len(files) != parts:
+            raise BadInput(f"{folder} was left by {len(files)} shards; go on with as many, or remove it")
+        return round, [file.read_bytes() for file in files]
+
+    def _found(self) -> list[tuple[int, Path]]:
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        whole = [path for path in self.folder.glob("round-*") if path.name.removeprefix("round-").isdigit()]
+        return sorted((int(path.name.removeprefix("round-")), path) for path in whole)
+
+    def discard(self) -> None:
+        """The run is over."""
+        self._memory = None
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""One part of a network at work: adapt, tell the other parts, hear from them, combine.
+
+Nothing here knows how messages travel: whoever holds the parts, in one process or in many, calls these in turn.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian import checkpoint as checkpoints
+from varangian.attacks.attack import Attack
+from varangian.blocks import by_column, is_by_column, joined
+from varangian.engines.part import Part, world_of
+from varangian.machine import chosen_dtype, threads_for
+from varangian.messages import Told
+from varangian.model import Models, Sample
+from varangian.record import Recorder
+from varangian.rules.rule import Rule
+from varangian.simulate import adapt, begin, listen
+from varangian.world import World, poisoned
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every part does alike."""
+
+    rule: Rule[Any]
+    attack: Attack[Any]
+    rounds: int
+    every: int
+    """Record every so many rounds …"""
+    snapshots: int
+    """… and all weights so many times."""
+    device: str
+    dtype: str
+    judge_dtype: str | None
+    threads: int = 1
+
+
+@dataclass
+class Spent:
+    """Where a part's seconds went, and how many bytes it told others."""
+
+    adapt: float = 0.0
+    exchange: float = 0.0
+    judge: float = 0.0
+    combine: float = 0.0
+    bytes: int = 0
+    rounds: int = 0
+
+
+class Shard:
+    """A part and its state; `tell`, `adapt_others` and `hear` make a round."""
+
+    def __init__(self, part: Part, orders: Orders) -> None:
+        torch.set_num_threads(orders.threads)
+        self.part, self.orders = part, orders
+        self.device = torch.device(orders.device)
+        world = poisoned(world_of(part, self.device, chosen_dtype(orders.dtype), orders.judge_dtype), orders.attack)
+        self.spent = Spent()
+        self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
+        self.recorder = Recorder(orders.every, orders.snapshots)
+        self.mark = checkpoints.fingerprint(self.world, orders.rule, orders.attack, orders.rounds)
+        self._to = [rows.to(self.device) for rows in part.to]
+        self._at = [rows.to(self.device) for rows in part.at]
+        self._place = part.place.to(self.device)
+        self._threads = ExitStack()
+        self._threads.enter_context(threads_for(self.world))
+        with torch.no_grad():
+            self.state = begin(self.world, orders.rule, orders.attack)
+
+    # A round ----------------------------------------------------------------------------------------------------
+
+    def tell(self) -> list[Array]:
+        """Adapt those whom other parts hear; for every such part, what it is told."""
+        start = time.perf_counter()
+        border = slice(0, self.part.border)
+        with torch.no_grad():
+            self._adapted = [adapt(self.world, self.state, border)] if self.part.border else []
+            told = [self._told(rows) for rows in self._to if len(rows)]
+        self.spent.adapt += time.perf_counter() - start
+        self.spent.bytes += sum(message.nbytes for message in told)
+        return told
+
+    def _told(self, rows: Tensor) -> Array:
+        shared = self.world.model.shared
+        models = self._adapted[0][0][rows, :shared]
+        if self.part.everyone:
+            models = torch.stack((models, self.state.models[rows, :shared]))
+        return models.contiguous().cpu().numpy()
+
+    def adapt_others(self) -> None:
+        """Adapt those whom nobody else hears, while messages travel."""
+        start = time.perf_counter()
+        if self.part.border < len(self.part.own):
+            with torch.no_grad():
+                self._adapted.append(adapt(self.world, self.state, slice(self.part.border, None)))
+        self._waiting = time.perf_counter()
+        self.spent.adapt += self._waiting - start
+
+    def hear(self, messages: Sequence[Array]) -> int:
+        """Judge and combine what one's own agents adapted and what other parts told, in the order of their numbers;
+        returns how many rounds have been played."""
+        models, *optimisers = zip(*((m, *o) for m, o in self._adapted), strict=True)
+        adapted, optimiser = joined(models), tuple(joined(parts) for parts in optimisers)
+        with torch.no_grad():
+            told = self._gathered(adapted, messages)
+            began, judged = time.perf_counter(), self.spent.judge
+            self.spent.exchange += began - self._waiting
+            rule, attack = self.orders.rule, self.orders.attack
+            after, seen = listen(self.world, rule, attack, self.state, adapted, optimiser, told)
+            self.spent.combine += time.perf_counter() - began - (self.spent.judge - judged)
+            self.recorder.record(self.world, after, seen, self.orders.rounds)
+        self.state = after
+        self.spent.rounds += 1
+        return after.round
+
+    def _gathered(self, adapted: Models, messages: Sequence[Array]) -> Told:
+        """One row for everyone who is heard."""
+        shared = self.world.model.shared
+        rows = [at for at in self._at if len(at)]
+        heard = [torch.from_numpy(message).to(self.device) for message in messages]
+        if self.part.everyone:
+            now, before = zip(*(both.unbind() for both in heard), strict=True) if heard else ((), ())
+            return Told(self._rows(adapted[:, :shared], rows, now), self._rows(self._own_before, rows, before))
+        everyone = self._rows(adapted[:, :shared], rows, heard)
+        if not len(self.world.byzantine):
+            return Told(everyone, everyone)
+        # What others were before nobody asks who looks only at what victims hear and were.
+        return Told(everyone, everyone.index_copy(0, self._place, self._own_before))
+
+    @property
+    def _own_before(self) -> Float[Tensor, "agent shared"]:
+        return self.state.models[:, : self.world.model.shared]
+
+    def _rows(self, own: Tensor, places: Sequence[Tensor], others: Sequence[Tensor]) -> Float[Tensor, "row shared"]:
+        out = own.new_empty(len(self.part.heard), own.shape[1])
+        out = by_column(out) if is_by_column(own) else out
+        out[self._place] = own
+        for at, message in zip(places, others, strict=True):
+            out[at] = message
+        return out
+
+    # What outlives it -------------------------------------------------------------------------------------------
+
+    def kept(self) -> bytes:
+        """State and record, for a checkpoint."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "part"
+            checkpoints.save(path, self.state, self.recorder, self.mark)
+            return path.read_bytes()
+
+    def restore(self, kept: bytes) -> int:
+        """Go on from what `kept` gave; returns how many rounds had been played."""
+        self.recorder = Recorder(self.orders.every, self.orders.snapshots)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            path = Path(folder) / "checkpoint"
+            path.write_bytes(kept)
+            rule, attack = self.orders.rule, self.orders.attack
+            self.state = checkpoints.load(
+                path, lambda round: begin(self.world, rule, attack, round), self.recorder, self.mark
+            )
+        return self.state.round
+
+    def recorded(self) -> dict[str, Array]:
+        """What was measured of one's own agents, and whom the slots of recorded weights belong to."""
+        found = {name: tensor.cpu().numpy() for name, tensor in self.recorder.tensors(self.state.round).items()}
+        if self.recorder.weights:
+            wiring = self.world.wiring(0)
+            found["senders"] = self.part.heard[wiring.everyones([t.senders for t in wiring.tables]).cpu()].numpy()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Timed:
+    """A model that counts the seconds spent on judging."""
+
+    model: Any
+    spent: Spent = field(repr=False)
+
+    def judge(self, models: Tensor, sample: Sample) -> Tensor:
+        start = time.perf_counter()
+        losses: Tensor = self.model.judge(models, sample)
+        self.spent.judge += time.perf_counter() - start
+        return losses
+
+    def judge_all(self, models: Tensor, sample: Sample) -> Tensor:
+        start = time.perf_counter()
+        losses: Tensor = self.model.judge_all(models, sample)
+        self.spent.judge += time.perf_counter() - start
+        return losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)

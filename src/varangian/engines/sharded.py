@@ -1,0 +1,193 @@
+"""One network over many processes and machines: the same run as in one process, part by part.
+
+Every so many rounds all parts keep what they have. When a process or a machine dies, all go on from there; draws are
+addressed, so what comes out is what would have come out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from varangian import results
+from varangian.attacks.attack import Attack
+from varangian.attacks.best_response import best_response
+from varangian.callbacks import Callback, Progress
+from varangian.engines.cluster import one_line, ray
+from varangian.engines.crew import LostShard, hired
+from varangian.engines.keeper import Keeper
+from varangian.engines.part import Part, cut
+from varangian.engines.partition import parts as partitioned
+from varangian.engines.shard import Array, Orders, Spent
+from varangian.errors import BadInput
+from varangian.graph import Graph
+from varangian.record import Recorder
+from varangian.rules.rule import Rule
+from varangian.simulate import thinned
+from varangian.world import Byzantine, Scene
+
+STAGES = ("adapt", "exchange", "judge", "combine")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One seed's network, and what is to be played on it."""
+
+    scene: Scene
+    seed: int
+    byzantine: Byzantine
+    rule: Rule[Any]
+    attack: Attack[Any]
+    rounds: int
+
+    @property
+    def mark(self) -> str:
+        """What must be the same for a finished seed to be taken for this one."""
+        task, graph = self.scene.task, self.scene.graph
+        about = (self.seed, self.byzantine, self.rule, self.attack, self.rounds, task.judge, task.optimiser)
+        digest = hashlib.sha256(repr((about, task.agents, task.model.parameters, task.step_size)).encode())
+        for tensor in (graph.senders, graph.offsets) if isinstance(graph, Graph) else ():
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def on_cluster(
+    cluster: ray,
+    jobs: Iterable[Job],
+    device: str,
+    dtype: str,
+    judge_dtype: str | None,
+    callbacks: Sequence[Callback],
+    folder: Path | None,
+    resume: bool,
+    record_every: int | None,
+) -> xr.Dataset:
+    """`simulate` on a cluster: seed after seed, each with its network spread over all shards."""
+    progress = [callback for callback in callbacks if isinstance(callback, Progress)]
+    if len(progress) < len(callbacks):
+        raise BadInput("callbacks look at a whole network, which is nowhere on a cluster; only Progress can be used")
+    if device.startswith("cuda") and not cluster.gpus_per_shard:
+        raise BadInput("shards have no GPU unless gpus_per_shard says so; give it, or take device cpu")
+    place = device if device != "auto" else "cuda" if cluster.gpus_per_shard else "cpu"
+
+    def advance(rounds: int) -> None:
+        for callback in progress:
+            callback.advance(rounds)
+
+    done: list[xr.Dataset] = []
+    with cluster.connected():
+        for job in jobs:
+            file = folder and folder / f"seeds-{job.seed}-{job.seed}.nc"
+            if resume and file and file.exists():
+                done.append(results.load(file, job.mark))
+                advance(job.rounds)
+                continue
+            keeper = Keeper(file and file.with_suffix(".parts"), cluster.keep_every)
+            if not resume:
+                keeper.discard()
+            every, snapshots = thinned([job.scene], job.rounds, record_every)
+            orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, place, dtype, judge_dtype)
+            done.append(run(job, cluster, orders, keeper, advance).assign_attrs(fingerprint=job.mark))
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                results.save(done[-1], file)
+    return done[0] if len(done) == 1 else results.joined(done)
+
+
+def run(job: Job, cluster: ray, orders: Orders, keeper: Keeper, advance: Callable[[int], object]) -> xr.Dataset:
+    """What a run in one process returns, and what the exchange took a round: `exchanged_bytes`, `stage_seconds`.
+
+    Goes on from what the keeper has; `advance` hears how many more rounds have been played, less than nothing where
+    some were lost.
+    """
+    if isinstance(job.attack, best_response):
+        raise BadInput("best-response looks into the memories of all agents; run it with --engine local")
+    graph = job.scene.graph
+    part_of = partitioned(graph if isinstance(graph, Graph) else graph(0), cluster.shards)
+    parts = list(cut(job.scene, job.seed, job.byzantine, part_of, job.attack))
+    began, played = time.perf_counter(), 0
+
+    def done(rounds: int) -> None:
+        nonlocal played
+        advance(rounds - played)
+        played = rounds
+
+    import ray as library
+
+    given = [library.put(part) for part in parts]
+    for tries in range(1, cluster.retries + 2):
+        try:
+            with hired(cluster, parts, given, orders) as crew:
+                crew.play(keeper, job.rounds, done)
+                recorded = crew.recorded()
+            break
+        except LostShard as lost:
+            if tries > cluster.retries:
+                where = f"; go on from {keeper.folder} with --resume" if keeper.folder else ""
+                raise BadInput(f"a shard was lost {tries} times: {one_line(lost)[:120]}{where}") from lost
+    result = _whole(job, parts, orders, recorded, time.perf_counter() - began)
+    keeper.discard()
+    return result
+
+
+def _whole(
+    job: Job,
+    parts: Sequence[Part],
+    orders: Orders,
+    recorded: Sequence[tuple[dict[str, Array], Spent]],
+    seconds: float,
+) -> xr.Dataset:
+    """What all parts have measured of their agents, as one result."""
+    found, spent = [arrays for arrays, _ in recorded], [of_part for _, of_part in recorded]
+    recorder = Recorder(orders.every, orders.snapshots)
+    weighed = all("weights" in arrays for arrays in found)
+    whole: dict[str, Tensor] = {}
+    for name, first in found[0].items():
+        if name.startswith(("streaming/", "held_out/")):
+            whole[name] = _joined(parts, [arrays[name] for arrays in found])
+        elif name == "weights" and weighed:
+            whole[name] = _joined(parts, _alike([arrays[name] for arrays in found]))
+        elif name != "senders" and (weighed or not name.startswith("weight")):
+            whole[name] = torch.from_numpy(first.copy())
+    recorder.restore(whole)
+    senders = None
+    if weighed:
+        # Slots that are not there hear their own agent again, as they do in a table.
+        slots = max(arrays["senders"].shape[1] for arrays in found)
+        padded = [
+            np.concatenate((a["senders"], np.repeat(p.own.numpy()[:, None], slots - a["senders"].shape[1], 1)), 1)
+            for a, p in zip(found, parts, strict=True)
+        ]
+        senders = _joined(parts, [rows[None] for rows in padded])[0]
+    liars = _joined(parts, [part.byzantine[part.place].numpy()[None] for part in parts])[0]
+    result = results.dataset([job.scene], [job.seed], liars, recorder, senders, seconds)
+    rounds = max(1, max(of_part.rounds for of_part in spent))
+    stages = [[sum(getattr(of_part, stage) for of_part in spent) / rounds / len(spent) for stage in STAGES]]
+    return result.assign(
+        exchanged_bytes=("seed", [sum(of_part.bytes for of_part in spent) / rounds]),
+        stage_seconds=(("seed", "stage"), stages),
+    ).assign_coords(stage=list(STAGES))
+
+
+def _joined(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:
+    """Rows of everyone from those that each part has, agents being the second dimension."""
+    first = values[0]
+    out = np.empty((len(first), parts[0].agents, *first.shape[2:]), dtype=first.dtype)
+    for part, value in zip(parts, values, strict=True):
+        out[:, part.own.numpy()] = value
+    return torch.from_numpy(out)
+
+
+def _alike(weights: Sequence[Array]) -> list[Array]:
+    """Weights in as many slots as the part with most of them has; nobody is in those that were added."""
+    slots = max(of_part.shape[2] for of_part in weights)
+    return [np.pad(of_part, ((0, 0), (0, 0), (0, slots - of_part.shape[2]))) for of_part in weights]

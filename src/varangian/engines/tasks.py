@@ -1,0 +1,114 @@
+"""Work spread over a Ray cluster, a task a piece; a process or a machine that dies costs only its own piece."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from varangian.data.locate import VARIABLE
+from varangian.engines.cluster import one_line, ray
+from varangian.errors import BadInput
+from varangian.workers import TRIES, Lost
+
+Piece = TypeVar("Piece")
+Done = TypeVar("Done")
+
+SPARE = 2
+"""How many pieces wait at the cluster beyond those it can run: whoever is done finds the next one there."""
+LOOK = 0.5
+"""Seconds between two looks at how far pieces are."""
+GRACE = 10.0
+"""Seconds that an interrupted piece has to leave its checkpoint."""
+
+
+def in_tasks(
+    work: Callable[[Piece], Done],
+    pieces: Sequence[Piece],
+    cluster: ray,
+    begin: Callable[[Piece], object] = lambda piece: None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Generator[tuple[Piece, Done | Lost]]:
+    """Each piece and what came of it, as they finish, from the tasks of a cluster.
+
+    As `workers.in_processes`: a piece whose process dies is given out `TRIES` times, and whoever stops asking ends
+    what is running. An error in a piece is raised as one line. `begin` hears of every piece that is given out,
+    `meanwhile` is called about twice a second.
+    """
+    with cluster.connected():
+        import ray as library
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            sent = library.put(work)
+        except (TypeError, AttributeError) as error:
+            raise BadInput(f"this cannot be sent to other processes, run it here: {one_line(error)}") from error
+        task: Any = library.remote(num_cpus=1, num_gpus=cluster.gpus_per_shard, max_retries=0)(_done)
+        folders = _folders()
+        waiting = deque((piece, 1) for piece in pieces)
+        running: dict[Any, tuple[Piece, int]] = {}
+        try:
+            while waiting or running:
+                most = cluster.tasks_at_once() + SPARE
+                while waiting and len(running) < most:
+                    piece, tries = waiting.popleft()
+                    begin(piece)
+                    running[task.options(name=str(piece)).remote(sent, piece, folders)] = piece, tries
+                ready, _ = library.wait(list(running), timeout=LOOK)
+                meanwhile()
+                for one in ready:
+                    piece, tries = running.pop(one)
+                    try:
+                        done = cast(Done, library.cloudpickle.loads(library.get(one)))
+                    except RayTaskError as error:
+                        raise BadInput(f"{piece}: {_told(error.cause)}") from error
+                    except RayError:
+                        if tries < TRIES:
+                            waiting.appendleft((piece, tries + 1))
+                        else:
+                            yield piece, Lost(None)
+                    else:
+                        yield piece, done
+        finally:
+            _end(list(running))
+
+
+def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str]) -> bytes:
+    """What a task does. The result goes as bytes: an array from Ray's store cannot be changed, and fills the store."""
+    import ray as library
+    from ray import cloudpickle
+
+    os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
+    if not library.get_gpu_ids():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all GPUs in sight of those who have asked for none
+    return cast(bytes, cloudpickle.dumps(work(piece)))
+
+
+def _folders() -> dict[str, str]:
+    """Where this machine looks for data; others look there too, if they have such a folder."""
+    folder = os.environ.get(VARIABLE)
+    return {VARIABLE: str(Path(folder).expanduser().resolve())} if folder else {}
+
+
+def _told(cause: BaseException) -> str:
+    line = one_line(cause)
+    if isinstance(cause, BadInput):
+        return line
+    if isinstance(cause, ImportError) or "No module named" in line:
+        return f"a machine of the cluster lacks something ({line.partition(' traceback:')[0]}); install it there too"
+    return f"failed: {type(cause).__name__}: {line}"
+
+
+def _end(running: list[Any]) -> None:
+    """Interrupt what is running, so that it can leave a checkpoint, and kill what does not stop by itself."""
+    import ray as library
+
+    if not running:
+        return
+    for one in running:
+        library.cancel(one)
+    _, deaf = library.wait(running, num_returns=len(running), timeout=GRACE)
+    for one in deaf:
+        library.cancel(one, force=True)

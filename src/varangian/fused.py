@@ -1,0 +1,293 @@
+"""A round's two large functions as compiled loops: adapting, and combining what a table of agents hears.
+
+Written in whole-tensor operations, a small round is some eighty calls that each cost more than they compute, and a
+large one passes over its tables thirty times. Traced and given to torch's compiler (Inductor, which writes C++), each
+of the two is one call of a few loops. A function is traced with tensors that hold no numbers: what decides by numbers
+in Python, or looks at the number of the round or at the truth, cannot be traced, and runs as it is written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NoReturn, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from varangian.blocks import at_once, blockwise
+from varangian.errors import BadInput
+from varangian.inbox import Inbox
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST = 24
+"""How many shapes are compiled in a run; a graph that changes may bring new ones for ever."""
+LONGEST = 1000
+"""How many operations are worth compiling; models called one after another would take minutes, and gain nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """One function for one set of shapes: tensors in, tensors out, and how to put its result together again."""
+
+    loops: Callable[..., Sequence[Tensor]]
+    form: Any
+    """The result with empty tensors in it."""
+
+    def __call__(self, given: Sequence[Tensor]) -> Any:
+        return _put_together(self.form, iter(self.loops(*given)))
+
+
+@dataclass(eq=False)
+class Workshop:
+    """What has been compiled in a run."""
+
+    threads: int
+    """How many threads may call at once."""
+    made: dict[Any, Compiled] = field(default_factory=dict[Any, Compiled])
+    about: dict[Any, tuple[object, ...]] = field(default_factory=dict[Any, tuple[object, ...]])
+    """What the numbers in keys stand for, kept so that nothing else gets them."""
+    plain: set[Any] = field(default_factory=set[Any])
+    """Functions that could not be compiled."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_WORKSHOP: ContextVar[Workshop | None] = ContextVar("what is compiled in this run", default=None)
+
+
+@contextmanager
+def compiling(wanted: bool, device: torch.device) -> Iterator[None]:
+    """Compile what `fused` wraps, at its first call; refuse where there is no compiler."""
+    if wanted and device.type != "cpu":
+        warnings.warn("compile is for CPUs, and changes nothing on a GPU", stacklevel=3)
+    elif wanted:
+        check_compiler()
+    token = _WORKSHOP.set(Workshop(at_once()) if wanted and device.type == "cpu" else None)
+    try:
+        yield
+    finally:
+        _WORKSHOP.reset(token)
+
+
+def check_compiler() -> None:
+    """Refuse to go on without a C++ compiler, of the name that torch looks for."""
+    compiler = os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    if shutil.which(compiler) is None:
+        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler}; install one, or leave compile out")
+
+
+def fused(function: Function, *about: object) -> Function:
+    """`function`, or within `compiling` a compiled one with the same results up to rounding.
+
+    It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
+    computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
+
+    >>> fused(torch.add)(torch.ones(2), torch.ones(2))
+    tensor([2., 2.])
+    """
+    workshop = _WORKSHOP.get()
+    name = (getattr(function, "__code__", function), *map(id, about))
+    if workshop is None or name in workshop.plain:
+        return function
+    workshop.about[name] = about
+    return cast(Function, partial(_called, workshop, name, function))
+
+
+def _called(workshop: Workshop, name: Any, function: Callable[..., Any], *parts: Any) -> Any:
+    if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
+        return function(*parts)
+    leaves, rest = list[Tensor](), list[Any]()
+    _take_apart(parts, leaves, rest)
+    key = (name, *rest, *_shapes(leaves))
+    compiled = workshop.made.get(key)
+    if compiled is not None:
+        return compiled(leaves)
+    # Having run once, a function has made what it keeps for itself, such as copies of a module, of real tensors.
+    result = function(*parts)
+    with workshop.lock:
+        if key not in workshop.made and name not in workshop.plain and len(workshop.made) < MOST:
+            try:
+                compiled = _compiled(function, parts, leaves, workshop.threads > 1)
+                _check_alike(compiled(leaves), result)
+                workshop.made[key] = compiled
+            except Exception as error:  # what cannot be compiled must not end a run that can do without
+                workshop.plain.add(name)
+                _warn(function, workshop.about[name], error)
+            if len(workshop.made) == MOST:
+                warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
+    return result
+
+
+def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
+    shapes, strides = [leaf.shape for leaf in leaves], [leaf.stride() for leaf in leaves]
+    return (*shapes, *strides, *[leaf.dtype for leaf in leaves])
+
+
+def _check_alike(compiled: Any, plain: Any) -> None:
+    """Refuse what does not compute the same: all but a few numbers, since rounding may tip a decision."""
+    ours, theirs = list[Tensor](), list[Tensor]()
+    _take_apart((compiled,), ours, [])
+    _take_apart((plain,), theirs, [])
+    for one, other in zip(ours, theirs, strict=True):
+        near = 0.0 if not one.is_floating_point() else torch.finfo(one.dtype).eps ** 0.5
+        if one.numel() and torch.isclose(one, other, near, near, equal_nan=True).double().mean() < 0.99:
+            raise RuntimeError("compiled, it computes something else")
+
+
+def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Exception) -> None:
+    what = ", ".join((getattr(function, "__name__", "a function"), *(type(part).__name__ for part in about[1:])))
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    warnings.warn(f"runs as without compile: {what}: {reason}", stacklevel=3)
+
+
+def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], shared: bool) -> Compiled:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    form: list[Any] = []
+    # None of them is another's memory: what happens to be the same now, as two samples are, need not be next time.
+    given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) for leaf in leaves]
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        with _Limited():  # type: ignore[no-untyped-call]
+            result, leaves = function(*_put_together(parts, iter(tensors))), list[Tensor]()
+        _take_apart((result,), leaves, [])
+        form[:] = [_put_together(result, iter([_NOTHING] * len(leaves)))]
+        return leaves
+
+    with blockwise(1):  # other threads would not be traced
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    # What holds tensors of its own is not told by its text alone.
+    text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
+    key = (text, shared, torch.get_num_threads(), *_shapes(given))
+    if key not in _LOOPS:
+        _LOOPS[key] = _loops(graph, given, shared)
+    return Compiled(_LOOPS[key], form[0])
+
+
+_LOOPS: dict[Any, Callable[..., Sequence[Tensor]]] = {}
+"""Compiled once in a process, however many runs of a sweep need it."""
+
+
+def _loops(graph: torch.fx.GraphModule, given: list[Tensor], shared: bool) -> Callable[..., Sequence[Tensor]]:
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.decomposition import select_decomp_table
+
+    # Called from C++, loops let other threads run theirs meanwhile; but that takes twice as long to compile.
+    settings = {"size_asserts": False, "alignment_asserts": False, "compile_threads": 1, "cpp_wrapper": shared}
+    decompositions = {**select_decomp_table(), **_DECOMPOSITIONS}
+    loops: Any = compile_fx(graph, given, config_patches=settings, decompositions=decompositions)
+    return cast(Callable[..., Sequence[Tensor]], loops)
+
+
+class _Limited(TorchDispatchMode):
+    """Ends the tracing of what is not to be compiled."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        if self.operations > LONGEST:
+            raise RuntimeError(f"it takes more than {LONGEST} operations")
+        if torch.Tag.nondeterministic_seeded in operation.tags:
+            raise RuntimeError("it draws random numbers of its own")
+        return operation(*args, **(kwargs or {}))
+
+
+def _take_apart(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
+    """The tensors in some parts, and what else of them can differ within a run."""
+    for part in parts:
+        if isinstance(part, Tensor):
+            leaves.append(part)
+        elif isinstance(part, tuple):
+            _take_apart(part, leaves, rest)
+        elif isinstance(part, Inbox):
+            rest.append((part.dense, part.private_rows))
+            _take_apart(_of_inbox(part), leaves, rest)
+        else:
+            rest.append(part)
+
+
+def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
+    own = inbox.rows, inbox.source, inbox.heard, inbox.own, inbox.previous
+    return *own, *inbox.samples["next"], *inbox.samples["same"], inbox.forgetting, inbox.step_size
+
+
+def _put_together(value: Any, leaves: Iterator[Tensor]) -> Any:
+    """The value with other tensors in place of its own."""
+    if isinstance(value, Tensor):
+        return next(leaves)
+    if isinstance(value, tuple):
+        parts = [_put_together(part, leaves) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return _refilled(value, leaves) if isinstance(value, Inbox) else value
+
+
+def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
+    rows, source, heard, own, previous, *samples, forgetting, step_size = _put_together(_of_inbox(inbox), leaves)
+    half = len(samples) // 2
+    return replace(
+        inbox,
+        rows=rows,
+        source=source,
+        heard=heard,
+        own=own,
+        previous=previous,
+        samples={"next": tuple(samples[:half]), "same": tuple(samples[half:])},
+        forgetting=forgetting,
+        step_size=step_size,
+        truth=cast(Any, _Untold("the truth")),
+        round=cast(Any, _Untold("the number of the round")),
+        _losses={},
+    )
+
+
+class _Untold:
+    """What would be the same in all rounds were it compiled; whoever looks at it is not compiled."""
+
+    def __init__(self, what: str) -> None:
+        self.__dict__["what"] = what
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise RuntimeError(f"it looks at {self.__dict__['what']}")
+
+    __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __index__ = _refuse
+    __int__ = __float__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __and__ = _refuse
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
+
+
+_NOTHING = torch.empty(0)
+
+
+def _nan_to_num(
+    values: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """`torch.nan_to_num` by comparing many numbers at once; Inductor's asks each in turn whether it is nan."""
+    if not values.is_floating_point():
+        return values.clone()
+    most = torch.finfo(values.dtype).max
+    nan = 0.0 if nan is None else nan
+    posinf, neginf = most if posinf is None else posinf, -most if neginf is None else neginf
+    if nan == posinf == neginf:
+        return torch.where(values.abs() < math.inf, values, nan)
+    out = torch.where(values != values, nan, values)
+    if posinf != math.inf:
+        out = torch.where(values == math.inf, posinf, out)
+    return out if neginf == -math.inf else torch.where(values == -math.inf, neginf, out)
+
+
+def _isnan(values: Tensor) -> Tensor:
+    return values != values
+
+
+_DECOMPOSITIONS = {torch.ops.aten.nan_to_num.default: _nan_to_num, torch.ops.aten.isnan.default: _isnan}
