@@ -1,0 +1,48 @@
+"""A network in a cheaper order of work gives what the network gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from varangian.lean import ByWindows, lean
+from varangian.studies.digits import cnn
+
+NETWORKS = {
+    "the paper's": (cnn(), 1, 28),
+    "three channels": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 3)), 3, 13),
+    "odd sides": (nn.Sequential(nn.Conv2d(1, 4, (3, 5), padding=(2, 1)), nn.MaxPool2d((3, 3)), nn.ReLU()), 1, 11),
+    "strides": (nn.Sequential(nn.Conv2d(2, 4, 3, stride=2, bias=False), nn.ReLU(), nn.MaxPool2d(2)), 2, 12),
+    "pools that overlap": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=1)), 1, 9),
+    "padded pools": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2, padding=1), nn.ReLU()), 1, 9),
+    "same size": (nn.Sequential(nn.Conv2d(1, 4, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)), 1, 8),
+    "a pool alone": (nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(1, 2, 3)), 1, 12),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_same_numbers_and_names(name: str) -> None:
+    network, channels, size = NETWORKS[name]
+    network = network.double()
+    cheaper = lean(network)
+    x = torch.randn(5, channels, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(cheaper(x), network(x), rtol=1e-12, atol=1e-12)
+    assert list(dict(cheaper.named_parameters())) == list(dict(network.named_parameters()))
+    for layer in cheaper:
+        if isinstance(layer, ByWindows) and layer.stride == (1, 1) and not isinstance(layer.padding, str):
+            x = x if layer is cheaper[0] else cheaper[0](x)
+            torch.testing.assert_close(layer.written_out(x), layer(x), rtol=1e-12, atol=1e-12)
+            break
+
+
+def test_coarse_numbers_are_summed_in_finer_ones() -> None:
+    layer = lean(cnn())[0]
+    x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    exact, coarse = layer.written_out(x), layer.bfloat16().written_out(x.bfloat16())  # type: ignore[operator]
+    assert coarse.dtype == torch.bfloat16 and coarse.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(coarse.float(), exact, rtol=0.02, atol=0.01)
+
+
+def test_what_a_network_is_told_apart_by_names_the_pool() -> None:
+    assert "pool=2" in repr(lean(cnn()))
