@@ -119,7 +119,7 @@ def run(
         bool,
         typer.Option(
             "--compile",
-            help="Compile a round's functions for this CPU: some ten seconds for a round two to three times as fast, "
+            help="Compile a round's functions for this CPU: some ten seconds for rounds about twice as fast, "
             "worth it in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
         ),
     ] = False,

@@ -225,16 +225,17 @@ def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
             "attack": str(cell["attack"].item()),
         }
         about["byzantine"] = cell["byzantine"].item()
-        for row, *parts in zip(results.summary(cell), *(_of_group(cell, group) for group in groups), strict=True):
+        of_groups = (_of_group(cell, group, place) for place, group in enumerate(groups, 1))
+        for row, *parts in zip(results.summary(cell), *of_groups, strict=True):
             yield {**about, **row, **{name: value for part in parts for name, value in part.items()}}
 
 
-def _of_group(cell: xr.Dataset, group: int) -> Iterator[dict[str, float | int]]:
+def _of_group(cell: xr.Dataset, group: object, place: int) -> Iterator[dict[str, float | int]]:
     """Mean and worst over one group's normal agents, a row a seed; groups are numbered from 1, as in the paper."""
     only = cell.assign(byzantine_agent=cell["byzantine_agent"] | (cell["group"] != group))
     for row in results.summary(only):
         figures = {name.rpartition("_"): value for name, value in row.items() if name.endswith(("_mean", "_worst"))}
-        yield {f"{metric}_group_{group + 1}_{of}": value for (metric, _, of), value in figures.items()}
+        yield {f"{metric}_group_{place}_{of}": value for (metric, _, of), value in figures.items()}
 
 
 def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:

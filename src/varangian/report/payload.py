@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,7 +127,11 @@ def metrics_told(run: Run) -> list[str]:
     """All that was measured in any cell of a run."""
     columns = dict.fromkeys(name for row in run.rows for name in row)
     told = [name.removesuffix("_mean") for name in columns if name.endswith("_mean") or name in UNWEIGHED]
-    return told if run.metrics is None else list(dict.fromkeys([*told, *metrics_of(run.metrics)]))
+    if run.metrics is None:
+        return told
+    # Where there are curves, they tell groups apart by themselves.
+    told = [name for name in told if not re.search(r"_group_\d+$", name)]
+    return list(dict.fromkeys([*told, *metrics_of(run.metrics)]))
 
 
 def _metric(name: str) -> Tree:
