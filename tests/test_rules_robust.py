@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from varangian import Graph, Task, robust, rules, simulate
+from varangian import Graph, Task, attacks, robust, rules, simulate, studies
 from varangian._stages import Story
 from varangian.attacks import gaussian, sign_flip
 from varangian.draws import Draws
@@ -21,6 +22,7 @@ from varangian.inbox import Inbox
 from varangian.model import Formula, Sample
 from varangian.naming import made
 from varangian.results import final
+from varangian.rules import robust as robust_rules
 from varangian.rules.robust import (
     centerpoint,
     geometric_median,
@@ -371,3 +373,17 @@ def test_rules_are_made_from_text() -> None:
     named = {"multi-krum": multi_krum, "nearest-neighbour-mixing": nearest_neighbour_mixing}
     assert made("multi-krum:f=2,m=3", "rule", named) == multi_krum(f=2.0, m=3)
     assert made("nearest-neighbour-mixing:then=krum", "rule", named) == nearest_neighbour_mixing(then="krum")
+
+
+@pytest.mark.parametrize("rule", [rules.median(), rules.trimmed_mean(f=0.3), rules.trimmed_mean(f=2)])
+@pytest.mark.parametrize("attack", [attacks.uniform(0, 9), attacks.crash(at=1), attacks.not_finite()])
+@pytest.mark.parametrize("byzantine", [[0, 4], [5, 6]])
+def test_where_all_hear_the_same_once_is_enough(rule: Any, attack: Any, byzantine: list[int]) -> None:
+    """Against the same network told that they might not, the first agent lying or not."""
+    task, graph = studies.target_localization(agents=7).task(0), Graph.complete(7)
+    about: dict[str, Any] = {"rule": rule, "attack": attack, "byzantine": byzantine, "rounds": 12, "dtype": "float64"}
+    once = simulate(task, graph, **about)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robust_rules, "_in_any_order", robust_rules._in_place)
+        each = simulate(task, graph, **about)
+    np.testing.assert_allclose(once["regret"], each["regret"], rtol=1e-12)

@@ -212,7 +212,7 @@ def _take_apart(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> 
         elif isinstance(part, tuple):
             _take_apart(part, leaves, rest)
         elif isinstance(part, Inbox):
-            rest.append((part.dense, part.private_rows))
+            rest.append((part.dense, part.alike, part.private_rows))
             _take_apart(_of_inbox(part), leaves, rest)
         else:
             rest.append(part)

@@ -50,6 +50,8 @@ class Neighbourhoods:
     """The same, if they stand side by side and in order."""
     everyone: bool
     """These are all whose models are combined here, in order."""
+    complete: bool
+    """Each of them hears everybody there is."""
 
     def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
         """A zero for every place."""
@@ -247,8 +249,8 @@ class Graph:
         edge = self.offsets[receivers] + torch.where(present, slot, 0)
         first, last = int(rows[0]), int(rows[-1])
         span = slice(first, last + 1) if last - first + 1 == len(rows) else None
-        everyone = len(rows) == len(hearing)
-        return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone)
+        everyone, complete = len(rows) == len(hearing), int(slots.min()) == self.agents
+        return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone, complete)
 
 
 def _alike(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:

@@ -56,6 +56,8 @@ class Inbox:
     truth: Truth = field(repr=False)
     """What no agent knows; only clairvoyant references look at it."""
     dense: bool = False
+    alike: bool = False
+    """Everyone hears the same messages, each in an order of its own."""
     private_rows: int = 0
     """How many of the rows, at the end, are messages for one edge only."""
     round: int = 0

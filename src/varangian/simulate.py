@@ -189,6 +189,7 @@ def sealed_inboxes(
             step_size=of(step_size),
             truth=Truth(table, adapted, world.group, wiring.normal, world.risk),
             dense=table.dense,
+            alike=table.complete and not delivered.two_faced,
             private_rows=len(delivered.rows) - world.agents,
             round=state.round,
         )

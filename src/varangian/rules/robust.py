@@ -43,7 +43,7 @@ class median:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        return _in_place(inbox, lambda messages, heard: robust.median(messages, mask=heard))
+        return _in_any_order(inbox, lambda messages, heard: robust.median(messages, mask=heard))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class trimmed_mean:
         def trimmed(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
             return robust.trimmed_mean(messages, f, mask=heard)
 
-        return _in_place(inbox, trimmed, tolerated(self.f, inbox.heard))
+        return _in_any_order(inbox, trimmed, tolerated(self.f, inbox.heard))
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,17 @@ _THEN: Mapping[str, OfNeighbourhoods] = {
 def _in_place(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
     """What the function makes of a neighbourhood takes the place of the part that travels."""
     return Combined(inbox.with_private(by_neighbourhood(inbox, vector, *of_agents)), None, ())
+
+
+def _in_any_order(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
+    """The same for functions to which it does not matter who is who: once for all where all hear the same."""
+    if not inbox.alike:
+        return _in_place(inbox, vector, *of_agents)
+    # Of someone whose own message arrived: whose did not is no normal agent, and counts itself among the silent.
+    one = inbox.heard[:, 0].byte().argmax(0, keepdim=True)
+    few = replace(inbox, source=inbox.source[one], heard=inbox.heard[one])
+    found = by_neighbourhood(few, vector, *(part[one] for part in of_agents))
+    return Combined(inbox.with_private(found.expand(len(inbox.own), -1)), None, ())
 
 
 def _weighed(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
