@@ -1,7 +1,8 @@
 """One network over the shards of a Ray cluster on this machine, against one process: `python -m bench.cluster`.
 
-Where a round's seconds go (adapt, exchange, judge, combine, as the shards measure them, one thread each) and how long
-it takes for whoever asks for it. In one process the same code plays the only part there is, with nothing to exchange.
+Where a round's seconds go (adapt, exchange, judge, combine, as the shards measure them) and how long it takes for
+whoever asks for it. Cores are shared out among shards. In one process, with all cores, the same code plays the only
+part there is, with nothing to exchange.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from bench.timing import Row, show
 from varangian import attacks, engines, rules, studies
@@ -53,7 +56,7 @@ def rows(load: Load) -> list[Row]:
     """In one process, and over one, two and four shards."""
     scene, rule = load.study.scene(0), rules.loss_based()
     assert isinstance(scene.graph, Graph)
-    orders = Orders(rule, load.attack, 10**6, 10**6, 0, "cpu", "float32", None, threads=1)
+    orders = Orders(rule, load.attack, 10**6, 10**6, 0, "cpu", "float32", None, threads=torch.get_num_threads())
     out: list[Row] = []
     for shards in (0, 1, 2, 4):
         part_of = partitioned(scene.graph, max(1, shards))

@@ -9,6 +9,7 @@ import torch
 
 from varangian.blocks import FEW, blockwise
 from varangian.errors import BadInput, unknown
+from varangian.graph import Graph
 from varangian.world import Scene, World
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -32,6 +33,13 @@ def chosen_dtype(name: str) -> torch.dtype:
     if name not in _DTYPES:
         raise unknown("dtype", name, _DTYPES)
     return _DTYPES[name]
+
+
+def seeds_at_once(scene: Scene) -> int:
+    """How many seeds to run side by side: many where calls cost more than numbers, else one."""
+    if not scene.task.together or not isinstance(scene.graph, Graph):
+        return 1
+    return max(1, 2**18 // len(scene.graph.senders))
 
 
 @contextmanager

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.errors import BadInput
+from varangian.graph import Graph
 from varangian.model import own_loss
 from varangian.state import Seen, State
-from varangian.world import World
+from varangian.world import Scene, World
 
 Measured = Mapping[str, Float[Tensor, " agent"]]
 
@@ -108,6 +110,18 @@ class Recorder:
                 self.weights = list(value)
             else:
                 setattr(self, kind, value.tolist())
+
+
+def thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
+    """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
+    loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
+    task = scenes[0].task
+    numbers = task.agents * len(scenes) * rounds
+    often = (task.epoch or 1) // 10 if task.model.parameters >= 10**5 else 1
+    if every is not None and every < 1:
+        raise BadInput(f"record_every must be at least 1, but is {every}")
+    few = task.agents <= 200 and isinstance(scenes[0].graph, Graph)
+    return every or max(1, often, numbers // 10**7), 20 if few else 0
 
 
 def _first(rounds: list[int], done: int) -> list[int]:

@@ -32,11 +32,11 @@ from varangian.errors import BadInput
 from varangian.fused import compiling, fused
 from varangian.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.inbox import Inbox, Table
-from varangian.machine import addressed, chosen_device, chosen_dtype, threads_for
+from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for
 from varangian.memory import budget, check, of_run
 from varangian.messages import Delivered, ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
-from varangian.record import Recorder
+from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
 from varangian.state import Seen, State
@@ -341,25 +341,6 @@ def _scene(task: Task | Study, graph: Graph | TimeVarying | None, seed: int) -> 
             raise BadInput("a study brings its own graph; leave graph out, or pass a task")
         return task.scene(seed)
     return Scene(task, graph if graph is not None else Graph.complete(task.agents))
-
-
-def seeds_at_once(scene: Scene) -> int:
-    """How many seeds to run side by side: many where calls cost more than numbers, else one."""
-    if not scene.task.together or not isinstance(scene.graph, Graph):
-        return 1
-    return max(1, 2**18 // len(scene.graph.senders))
-
-
-def thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
-    """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
-    loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
-    task = scenes[0].task
-    numbers = task.agents * len(scenes) * rounds
-    often = (task.epoch or 1) // 10 if task.model.parameters >= 10**5 else 1
-    if every is not None and every < 1:
-        raise BadInput(f"record_every must be at least 1, but is {every}")
-    few = task.agents <= 200 and isinstance(scenes[0].graph, Graph)
-    return every or max(1, often, numbers // 10**7), 20 if few else 0
 
 
 class _CallableModule(ModuleType):

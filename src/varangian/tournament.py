@@ -25,10 +25,10 @@ from varangian.contest import ALL, Contest, enter
 from varangian.engines import Engine, chosen, ray
 from varangian.errors import BadInput
 from varangian.ledger import Key, Ledger, Played
-from varangian.machine import chosen_device
+from varangian.machine import chosen_device, seeds_at_once
 from varangian.record import Recorder
 from varangian.report.table import headline
-from varangian.simulate import seeds_at_once, simulate
+from varangian.simulate import simulate
 from varangian.standings import REFERENCE, Outcome, Standings
 from varangian.state import State
 from varangian.studies.study import Study

@@ -30,9 +30,8 @@ from varangian.engines.partition import parts as partitioned
 from varangian.engines.shard import Array, Orders, Spent
 from varangian.errors import BadInput
 from varangian.graph import Graph
-from varangian.record import Recorder
+from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
-from varangian.simulate import thinned
 from varangian.world import Byzantine, Scene
 
 STAGES = ("adapt", "exchange", "judge", "combine")
