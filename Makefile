@@ -38,6 +38,7 @@ bench-all: bench
 	$(BIN)/python -m bench.where --out $(BENCH)
 	$(BIN)/python -m bench.scaling --out $(BENCH)
 	$(BIN)/python -m bench.less --out $(BENCH)
+	$(BIN)/python -m bench.cluster --out $(BENCH)
 	$(BIN)/python -m bench.page --from $(BENCH)
 
 docs: $(READY)

@@ -1,6 +1,6 @@
-"""Puts what was measured into `docs/performance.md`: `python -m bench.page [--from results/performance]`.
+"""Puts what was measured into the manual's pages on it: `python -m bench.page [--from results/performance]`.
 
-In the page, a line `<!-- table cpu/roofline -->` is followed by the table of that CSV and `<!-- end -->`; what is in
+In a page, a line `<!-- table cpu/roofline -->` is followed by the table of that CSV and `<!-- end -->`; what is in
 between is replaced. `<!-- far -->` is where the arithmetic for a hundred million agents goes. What was not measured
 keeps what it has.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.timing import told
 
-PAGE = Path("docs/performance.md")
+PAGES = (Path("docs/performance.md"), Path("docs/cluster.md"))
 IMAGE = Path("docs/images/scaling.png")
 
 
@@ -66,7 +66,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="folder", type=Path, default=Path("results/performance"))
     folder: Path = parser.parse_args().folder
-    text = PAGE.read_text(encoding="utf-8")
 
     def fresh(found: re.Match[str]) -> str:
         path = folder / f"{found[1]}.csv"
@@ -75,18 +74,20 @@ def main() -> None:
             return found[0]
         return f"<!-- table {found[1]} -->\n{table(path)}\n<!-- end -->"
 
-    text = re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
-    if (folder / "cpu" / "scaling.csv").exists():
-        text = re.sub(
-            r"<!-- far -->\n.*?<!-- end -->",
-            lambda _: f"<!-- far -->\n{far(folder)}\n<!-- end -->",
-            text,
-            flags=re.DOTALL,
-        )
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        text = re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
+        if (folder / "cpu" / "scaling.csv").exists():
+            text = re.sub(
+                r"<!-- far -->\n.*?<!-- end -->",
+                lambda _: f"<!-- far -->\n{far(folder)}\n<!-- end -->",
+                text,
+                flags=re.DOTALL,
+            )
+        page.write_text(text, encoding="utf-8")
+        print(f"Written to {page}")
     if (folder / "cpu" / "scaling.png").exists():
         shutil.copyfile(folder / "cpu" / "scaling.png", IMAGE)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"Written to {PAGE}")
 
 
 if __name__ == "__main__":
