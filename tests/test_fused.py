@@ -8,6 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,10 @@ NETWORKS: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
     task, graph, attack = NETWORKS[network]
-    agree(*both(task, graph, rule=rule, byzantine=2, attack=attack, rounds=8))
+    # Where all hear the same, it first looks whether all arrived.
+    looks = isinstance(rule, rules.trimmed_mean) and network in ("complete", "trunk shared, changing graph")
+    with pytest.warns(UserWarning, match="as without compile: combined") if looks else nullcontext():
+        agree(*both(task, graph, rule=rule, byzantine=2, attack=attack, rounds=8))
 
 
 @pytest.mark.usefixtures("_traced_only")
