@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -61,7 +62,8 @@ def in_tasks(
                 for one in ready:
                     piece, tries = running.pop(one)
                     try:
-                        done = cast(Done, library.cloudpickle.loads(library.get(one)))
+                        # A copy: what lies in Ray's store cannot be changed, and fills it.
+                        done = cast(Done, deepcopy(library.get(one)))
                     except RayTaskError as error:
                         raise BadInput(f"{piece}: {_told(error.cause)}") from error
                     except RayError:
@@ -75,15 +77,14 @@ def in_tasks(
             _end(list(running))
 
 
-def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str]) -> bytes:
-    """What a task does. The result goes as bytes: an array from Ray's store cannot be changed, and fills the store."""
+def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str]) -> Done:
+    """What a task does."""
     import ray as library
-    from ray import cloudpickle
 
     os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
     if not library.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all GPUs in sight of those who have asked for none
-    return cast(bytes, cloudpickle.dumps(work(piece)))
+    return work(piece)
 
 
 def _folders() -> dict[str, str]:
