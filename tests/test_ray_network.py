@@ -147,17 +147,23 @@ def kill_a_player() -> None:
 def test_a_process_that_is_killed_changes_nothing(cluster: Any, keep_every: int | None) -> None:
     at = int(np.random.default_rng(keep_every).integers(10, 35))
     engine = engines.ray(shards=3, keep_every=keep_every)
-    found = simulate(STUDY, rounds=40, engine=engine, callbacks=[disturbed(at, kill_a_player)], **ABOUT)
+    told: list[int] = []
+    watching = [disturbed(at, kill_a_player), Progress(told.append)]
+    found = simulate(STUDY, rounds=40, engine=engine, callbacks=watching, **ABOUT)
+    assert sum(rounds <= 0 for rounds in told) == 2 and sum(told) == 40, "it began twice"
     alike(found, simulate(STUDY, rounds=40, **ABOUT))
 
 
 def test_a_node_that_dies_changes_nothing(cluster: Any) -> None:
+    """Long enough for the processes of a dead node to be missed."""
     lost = cluster.add_node(num_cpus=4, object_store_memory=100 * 2**20)
     cluster.wait_for_nodes()
-    engine = engines.ray(shards=6, keep_every=6)
+    engine = engines.ray(shards=6, keep_every=100)
     stop = disturbed(20, lambda: cluster.remove_node(lost, allow_graceful=False))
-    found = simulate(STUDY, rounds=40, engine=engine, callbacks=[stop], **ABOUT)
-    alike(found, simulate(STUDY, rounds=40, **ABOUT))
+    told: list[int] = []
+    found = simulate(STUDY, rounds=1500, engine=engine, callbacks=[stop, Progress(told.append)], **ABOUT)
+    assert sum(rounds <= 0 for rounds in told) >= 2 and sum(told) == 1500, "it began again"
+    alike(found, simulate(STUDY, rounds=1500, **ABOUT))
 
 
 def test_too_many_losses_leave_a_folder_to_go_on_from(cluster: Any, tmp_path: Path) -> None:
@@ -186,6 +192,12 @@ def test_an_interrupt_leaves_a_folder_to_go_on_from(cluster: Any, tmp_path: Path
         simulate(STUDY, rounds=30, engine=engine, callbacks=[disturbed(9, interrupt)], checkpoint=tmp_path, **ABOUT)
     with pytest.raises(BadInput, match="left by 2 shards"):
         simulate(STUDY, rounds=30, engine=engines.ray(shards=3), checkpoint=tmp_path, resume=True, **ABOUT)
+    part = next(tmp_path.glob("*.parts/round-*/part-1"))
+    whole = part.read_bytes()
+    part.write_bytes(whole[:100])
+    with pytest.raises(BadInput, match="cannot be gone on from"):
+        simulate(STUDY, rounds=30, engine=engine, checkpoint=tmp_path, resume=True, **ABOUT)
+    part.write_bytes(whole)
     found = simulate(STUDY, rounds=30, engine=engine, checkpoint=tmp_path, resume=True, **ABOUT)
     alike(found, simulate(STUDY, rounds=30, **ABOUT))
 
@@ -194,6 +206,10 @@ def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
     engine = engines.ray(shards=2)
     with pytest.raises(BadInput, match="best-response"):
         simulate(STUDY, engine=engine, attack=attacks.best_response(), byzantine=3)
+    with pytest.raises(BadInput, match="best-response"):
+        simulate(STUDY, engine=engine, attack=attacks.sleeper(until=0, then=attacks.best_response()), byzantine=3)
+    with pytest.raises(BadInput, match="take more shards"):
+        simulate(STUDY, engine=engine, memory="4GiB")
     with pytest.raises(BadInput, match="30 agents cannot be spread over 31 shards"):
         simulate(STUDY, engine=engines.ray(shards=31))
     with pytest.raises(BadInput, match="callbacks"):

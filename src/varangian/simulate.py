@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import xarray as xr
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from varangian import checkpoint as checkpoints
 from varangian import results
-from varangian.attacks.attack import Attack, Insight, View
+from varangian.attacks.attack import Attack, Hidden, Insight, View
 from varangian.attacks.simple import silent
 from varangian.blocks import by_blocks, each
 from varangian.callbacks import Callback
@@ -148,7 +148,9 @@ def lie(
         draws=world.byzantine_draws,
         wiring=wiring.known or wiring,
         network=world.network,
-        insight=Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee),
+        insight=Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
+        if world.whole
+        else cast(Insight, Hidden()),
     )
     return attack.send(view, state.attack)
 
@@ -267,6 +269,8 @@ def simulate(
     cluster = chosen(engine)
     if cluster is not None and compile:
         raise BadInput("a cluster's rounds are not compiled; leave out compile or engine")
+    if cluster is not None and memory is not None:
+        raise BadInput("memory bounds this process, and shards are others; leave out memory, or take more shards")
     if cluster is not None:
         from varangian.engines.sharded import Job, on_cluster
 

@@ -90,6 +90,11 @@ class World:
         return len(self.is_byzantine)
 
     @property
+    def whole(self) -> bool:
+        """Whether all who send are played here, too."""
+        return len(self.start) == self.agents
+
+    @property
     def model(self) -> Model:
         return self.task.model
 

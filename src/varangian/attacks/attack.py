@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.draws import Draws
+from varangian.errors import BadInput
 from varangian.messages import ToAll, ToEach, Wiring
 from varangian.model import Model, Models, Sample
 from varangian.rules.rule import Rule
@@ -39,6 +40,16 @@ class Insight:
     foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
     """The models that agents would combine if this were sent and they judged on the last sample: with the rule they
     follow and what it remembers, or with another rule, which then remembers nothing."""
+
+
+class Hidden:
+    """In place of an insight where only a part of a network is played: nobody there knows all that agents remember."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise BadInput(
+            "an attack that looks into what all agents remember, as best-response does, cannot be played in shards; "
+            "run it with --engine local"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,10 @@ class Crew:
         kept = keeper.last(len(self.parts))
         round = 0 if kept is None else kept[0]
         if kept is not None:
-            _got([actor.restore.remote(part) for actor, part in zip(self.actors, kept[1], strict=True)])
+            try:
+                _got([actor.restore.remote(part) for actor, part in zip(self.actors, kept[1], strict=True)])
+            except BadInput as error:
+                raise BadInput(f"{keeper.folder} cannot be gone on from; remove it, or leave out --resume") from error
         done(round)
         asked: deque[tuple[int, list[Any]]] = deque()
 

@@ -56,9 +56,10 @@ class Keeper:
         if not found:
             return None
         round, folder = found[-1]
-        files = sorted(folder.iterdir(), key=lambda path: int(path.name.removeprefix("part-")))
-        if len(files) != parts:
-            raise BadInput(f"{folder} was left by {len(files)} shards; go on with as many, or remove it")
+        files = [folder / f"part-{number}" for number in range(parts)]
+        left = len(list(folder.glob("part-*")))
+        if left != parts or not all(file.is_file() for file in files):
+            raise BadInput(f"{folder} was left by {left} shards; go on with as many, or remove it")
         return round, [file.read_bytes() for file in files]
 
     def _found(self) -> list[tuple[int, Path]]:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from varangian import results
 from varangian.attacks.attack import Attack
-from varangian.attacks.best_response import best_response
 from varangian.callbacks import Callback, Progress
 from varangian.engines.cluster import one_line, ray
 from varangian.engines.crew import LostShard, hired
@@ -108,8 +107,6 @@ def run(job: Job, cluster: ray, orders: Orders, keeper: Keeper, advance: Callabl
     Goes on from what the keeper has; `advance` hears how many more rounds have been played, less than nothing where
     some were lost.
     """
-    if isinstance(job.attack, best_response):
-        raise BadInput("best-response looks into the memories of all agents; run it with --engine local")
     graph = job.scene.graph
     part_of = partitioned(graph if isinstance(graph, Graph) else graph(0), cluster.shards)
     parts = list(cut(job.scene, job.seed, job.byzantine, part_of, job.attack))
