@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,14 +58,6 @@ GRAPHS: dict[str, Callable[[int], Graph]] = {
     "geometric": lambda n: Graph.geometric(torch.rand(n, 2, generator=torch.manual_seed(3)), 0.5, 3),
     "star": Graph.star,
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def world_of(task: Task, graph: Graph | TimeVarying, byzantine: int | Sequence[int], seed: int = 0) -> World:

@@ -30,14 +30,6 @@ RULES = [rules.loss_based(), rules.distance_based(p=1), rules.average(), rules.s
 ATTACKS = [attacks.uniform(15, 16), attacks.pulling((0.0,), 0.05), attacks.not_finite(), attacks.crash(at=3)]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def localization(agents: int = 60) -> Scene:
     return target_localization(agents=agents, max_degree=6).scene(0)
 
