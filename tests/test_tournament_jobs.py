@@ -87,6 +87,9 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(tmp_path: Path) -> None:
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
     assert "interrupted; give the same command to go on" in said
+    until = time.monotonic() + 10
+    while alive(running.pid) and time.monotonic() < until:  # the last ones may be on their way out
+        time.sleep(0.02)
     assert not alive(running.pid)
     contest = enter("target-localization", rules=["average", "loss-based"], byzantine=[3], seeds=1, rounds=2000,
                     settings={"agents": 12})  # fmt: skip
