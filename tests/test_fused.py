@@ -25,6 +25,7 @@ import varangian
 from varangian import BadInput, Graph, Task, attacks, fused, rules, studies
 from varangian.blocks import blockwise
 from varangian.inbox import Inbox
+from varangian.native.spelling import Unspelled
 from varangian.optimisers import adam
 from varangian.rules.rule import Combined
 from varangian.simulate import begin, play_round
@@ -40,8 +41,14 @@ compiler = pytest.mark.skipif(
 @pytest.fixture
 def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was traced, operation by operation: all that we do ourselves, without a compiler's seconds."""
-    monkeypatch.setattr(fused, "_loops", lambda graph, given, shared: graph)
+
+    def unspelled(*args: Any) -> Any:
+        raise Unspelled
+
+    monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: graph)
     monkeypatch.setattr(fused, "_LOOPS", {})
+    monkeypatch.setattr(fused, "lanewise", unspelled)
+    monkeypatch.setattr("varangian.simulate.loop_for", lambda world, rule: None)
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +177,7 @@ def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
 def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varangian.graph.CACHED", 128)
     monkeypatch.setattr("varangian.blocks.ROWS", 16)
+    monkeypatch.setattr("varangian.world.ROWS", 16)
     world = prepare([studies.target_localization(agents=60).scene(0)], [0], 0.2, CPU, torch.float64)
     assert len(world.wiring(0).tables) > 3
     ends: list[Tensor] = []
@@ -266,7 +274,7 @@ def test_a_broken_compiler_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_loops", lambda graph, given, shared: lambda *given: [2 * v for v in graph(*given)])
+    monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: lambda *given: [2 * v for v in graph(*given)])
     monkeypatch.setattr(fused, "_LOOPS", {})
     with pytest.warns(UserWarning, match="compiled, it computes something else"):
         agree(*both(softmax(agents=5)), tolerance=0)

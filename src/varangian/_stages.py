@@ -80,9 +80,9 @@ class Story:
     def inbox(self, round: int) -> Inbox:
         agents, own = self.graph.agents, self.own[round].clone()
         wiring = wired(self.graph)
-        rows, arrived, *_ = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
+        delivered = deliver(own[:, :3], ToEach(self.sent[round][wiring.sender]), torch.arange(agents))
         source = wiring.two_faced_sources[0].clone()
-        heard = arrived[source] & wiring.tables[0].present
+        rows, heard = delivered.rows, delivered.heard(source, wiring.tables[0])
         same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
         friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, dtype=torch.bool)
         return Inbox(
@@ -163,10 +163,10 @@ class Stage:
         byzantine = self.lying.nonzero()[:, 0]
 
         def foresee(sent: ToAll | ToEach, rule: Rule[Any] | None = None) -> Tensor:
-            rows, arrived, two_faced, _ = deliver(adapted, sent, byzantine)
-            source = wiring.two_faced_sources[0] if two_faced else wiring.tables[0].senders
-            heard = (arrived[source] & wiring.tables[0].present).to(adapted.dtype)
-            return (heard[:, :, None] * rows[source]).sum(1) / heard.sum(1, keepdim=True)
+            delivered = deliver(adapted, sent, byzantine)
+            source = wiring.two_faced_sources[0] if delivered.two_faced else wiring.tables[0].senders
+            heard = delivered.heard(source, wiring.tables[0]).to(adapted.dtype)
+            return (heard[:, :, None] * delivered.rows[source]).sum(1) / heard.sum(1, keepdim=True)
 
         return Insight(model, adapted, (adapted * 0.9,), lambda models: models.square().sum(1), foresee)
 

@@ -60,7 +60,7 @@ def replaced(
     matrix: Float[Tensor, "row column"], rows: Int[Tensor, " some"], new: Float[Tensor, "some column"]
 ) -> Float[Tensor, "row column"]:
     """The matrix with some of its rows replaced, stored as it was."""
-    return matrix.T.index_copy(1, rows, new.T).T if is_by_column(matrix) else matrix.index_copy(0, rows, new)
+    return matrix.clone().index_copy_(0, rows, new)
 
 
 def each(function: Callable[..., Done], *parts: Sequence[Any], device: torch.device) -> list[Done]:

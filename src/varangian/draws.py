@@ -113,15 +113,15 @@ class Draws:
     ) -> Float[Tensor, "round agent width"]:
         """`normal` for the rounds start, start + 1, …: Box and Muller, two numbers from one word."""
         bits = self.bits(purpose, self._span(start, rounds), (width + 1) // 2)
+        bits = bits.mT if width <= FEW else bits  # as they lie in memory
         high = _shifted(bits, 32).to(torch.float64).add_(0.5).mul_(2.0**-32).to(dtype)
         low = bits.bitwise_and_(0xFFFFFFFF).to(dtype)
         radius = high.log_().mul_(-2).sqrt_()
         angle = low.mul_(2 * math.pi * 2.0**-32)
-        pairs = radius * angle.cos(), radius * angle.sin()
+        pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=2 if width <= FEW else 3)
         if width <= FEW:
-            columns = [part for pair in zip(*(part.unbind(-1) for part in pairs), strict=True) for part in pair]
-            return torch.stack(columns[:width], dim=1).mT
-        return torch.stack(pairs, dim=-1).flatten(-2)[..., :width]
+            return pairs.flatten(1, 2)[:, :width].mT
+        return pairs.flatten(2)[..., :width]
 
     def _served(
         self, draw: Callable[..., Tensor], purpose: str, round: int, width: int, dtype: torch.dtype
@@ -136,7 +136,7 @@ class Draws:
         return serve(round)
 
     def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
-        return torch.arange(start, start + rounds, device=self.seed.device)
+        return torch.arange(rounds, device=self.seed.device) + start
 
 
 def ahead(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:

@@ -9,9 +9,7 @@ in Python, or looks at the number of the round or at the truth, cannot be traced
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from varangian.blocks import at_once, blockwise
 from varangian.errors import BadInput
 from varangian.inbox import Inbox
+from varangian.native.build import compiler
+from varangian.native.lanewise import lanewise
+from varangian.native.spelling import Unspelled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -80,18 +81,24 @@ def compiling(wanted: bool, device: torch.device) -> Iterator[None]:
         _WORKSHOP.reset(token)
 
 
+def is_compiling() -> bool:
+    """Whether what is called now is to be compiled."""
+    return _WORKSHOP.get() is not None
+
+
 def check_compiler() -> None:
-    """Refuse to go on without a C++ compiler, of the name that torch looks for."""
-    compiler = os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    if shutil.which(compiler) is None:
-        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler}; install one, or leave compile out")
+    """Refuse to go on without a C++ compiler."""
+    if shutil.which(compiler()) is None:
+        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave compile out")
 
 
-def fused(function: Function, *about: object) -> Function:
+def fused(function: Function, *about: object, plain: Function | None = None) -> Function:
     """`function`, or within `compiling` a compiled one with the same results up to rounding.
 
     It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
     computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
+    `plain` does the same in another way, such as block by block, where it is not compiled; what is compiled in its
+    place is called by one thread, and uses all there are.
 
     >>> fused(torch.add)(torch.ones(2), torch.ones(2))
     tensor([2., 2.])
@@ -99,14 +106,16 @@ def fused(function: Function, *about: object) -> Function:
     workshop = _WORKSHOP.get()
     name = (getattr(function, "__code__", function), *map(id, about))
     if workshop is None or name in workshop.plain:
-        return function
+        return plain or function
     workshop.about[name] = about
-    return cast(Function, partial(_called, workshop, name, function))
+    return cast(Function, partial(_called, workshop, name, function, plain))
 
 
-def _called(workshop: Workshop, name: Any, function: Callable[..., Any], *parts: Any) -> Any:
+def _called(
+    workshop: Workshop, name: Any, function: Callable[..., Any], plain: Callable[..., Any] | None, *parts: Any
+) -> Any:
     if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
-        return function(*parts)
+        return (plain or function)(*parts)
     leaves, rest = list[Tensor](), list[Any]()
     _take_apart(parts, leaves, rest)
     key = (name, *rest, *_shapes(leaves))
@@ -114,11 +123,11 @@ def _called(workshop: Workshop, name: Any, function: Callable[..., Any], *parts:
     if compiled is not None:
         return compiled(leaves)
     # Having run once, a function has made what it keeps for itself, such as copies of a module, of real tensors.
-    result = function(*parts)
+    result = (plain or function)(*parts)
     with workshop.lock:
         if key not in workshop.made and name not in workshop.plain and len(workshop.made) < MOST:
             try:
-                compiled = _compiled(function, parts, leaves, workshop.threads > 1)
+                compiled = _compiled(function, parts, leaves, _Threads(workshop.threads, shared=plain is None))
                 _check_alike(compiled(leaves), result)
                 workshop.made[key] = compiled
             except Exception as error:  # what cannot be compiled must not end a run that can do without
@@ -127,6 +136,14 @@ def _called(workshop: Workshop, name: Any, function: Callable[..., Any], *parts:
             if len(workshop.made) == MOST:
                 warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
     return result
+
+
+class _Threads(NamedTuple):
+    """Who calls what is compiled."""
+
+    threads: int
+    shared: bool
+    """Each thread calls it for itself, or one for all."""
 
 
 def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -151,7 +168,7 @@ def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Except
     warnings.warn(f"runs as without compile: {what}: {reason}", stacklevel=3)
 
 
-def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], shared: bool) -> Compiled:
+def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> Compiled:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     form: list[Any] = []
@@ -169,9 +186,12 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], sh
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     # What holds tensors of its own is not told by its text alone.
     text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
-    key = (text, shared, torch.get_num_threads(), *_shapes(given))
+    key = (text, callers, torch.get_num_threads(), *_shapes(given))
     if key not in _LOOPS:
-        _LOOPS[key] = _loops(graph, given, shared)
+        try:
+            _LOOPS[key] = lanewise(graph, given)
+        except Unspelled:
+            _LOOPS[key] = _loops(graph, given, callers)
     return Compiled(_LOOPS[key], form[0])
 
 
@@ -179,12 +199,14 @@ _LOOPS: dict[Any, Callable[..., Sequence[Tensor]]] = {}
 """Compiled once in a process, however many runs of a sweep need it."""
 
 
-def _loops(graph: torch.fx.GraphModule, given: list[Tensor], shared: bool) -> Callable[..., Sequence[Tensor]]:
+def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) -> Callable[..., Sequence[Tensor]]:
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
     # Called from C++, loops let other threads run theirs meanwhile; but that takes twice as long to compile.
-    settings = {"size_asserts": False, "alignment_asserts": False, "compile_threads": 1, "cpp_wrapper": shared}
+    settings = {"size_asserts": False, "alignment_asserts": False, "compile_threads": 1}
+    if callers.threads > 1:
+        settings |= {"cpp_wrapper": True} if callers.shared else {"cpp.threads": callers.threads}
     decompositions = {**select_decomp_table(), **_DECOMPOSITIONS}
     loops: Any = compile_fx(graph, given, config_patches=settings, decompositions=decompositions)
     return cast(Callable[..., Sequence[Tensor]], loops)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,11 @@ class Neighbourhoods:
     complete: bool
     """Each of them hears everybody there is."""
 
+    @cached_property
+    def narrow(self) -> Int[Tensor, "slot agent"]:
+        """`senders` in half the memory, as they lie in it; −1 where nobody is."""
+        return narrowed(self.senders, self.present)
+
     def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
         """A zero for every place."""
         return torch.zeros_like(self.senders, dtype=dtype)
@@ -78,6 +84,11 @@ class Neighbourhoods:
     def to(self, device: torch.device) -> Neighbourhoods:
         tensors = ("receivers", "senders", "present", "rows")
         return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
+
+
+def narrowed(source: Int[Tensor, "agent slot"], heard: Bool[Tensor, "agent slot"]) -> Int[Tensor, "slot agent"]:
+    """Rows in which messages stand, as they lie in memory; −1 where none was heard."""
+    return torch.where(heard.T, source.T, -1).to(torch.int32).contiguous()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.blocks import FEW, by_column, is_by_column, joined, replaced
+from varangian.blocks import FEW, is_by_column, joined, replaced
 from varangian.graph import MOST, Graph, Neighbourhoods
 
 
@@ -88,8 +88,8 @@ class Wiring:
         """What everyone has, from what the agents of each table have."""
         if len(parts) == 1 and self.tables[0].everyone:
             return parts[0]
-        out = parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])
-        out = by_column(out) if is_by_column(parts[0]) else out
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        out = parts[0].new_empty(shape[::-1]).T if is_by_column(parts[0]) else parts[0].new_empty(shape)
         for table, part in zip(self.tables, parts, strict=True):
             out[table.rows if table.span is None else table.span] = part
         return out
@@ -139,14 +139,13 @@ class Delivered(NamedTuple):
 
     rows: Float[Tensor, "row parameter"]
     """Everyone's message, then those of two-faced senders edge by edge; zeros where it was no message."""
-    arrived: Bool[Tensor, " row"]
+    arrived: Bool[Tensor, " row"] | None
+    """Which are messages; nothing where all are, and one can tell without making a GPU wait."""
     two_faced: bool
-    complete: bool
-    """Everything arrived, for all one can tell without making a GPU wait."""
 
     def heard(self, source: Int[Tensor, "agent slot"], table: Neighbourhoods) -> Bool[Tensor, "agent slot"]:
         """Whether a message arrived in every slot of a table."""
-        if self.complete:
+        if self.arrived is None:
             return table.present
         by_slot = source.T
         return self.arrived.index_select(0, by_slot.reshape(-1)).view(by_slot.shape).T & table.present
@@ -169,17 +168,27 @@ def deliver(
 
     What is not let in becomes zeros, so that its numbers never enter a product (0 · nan is nan).
     """
-    everyone = honest.new_ones(len(honest), dtype=torch.bool)
     if sent is None:
         # Adapted models are finite: adapting refuses a step that is not.
-        return Delivered(honest, everyone, two_faced=False, complete=True)
-    finite = finite_rows(sent.rows)
+        return Delivered(honest, None, two_faced=False)
+    clean, lets_in = _checked(sent)
+    two_faced = isinstance(sent, ToEach)
+    rows = joined((honest, clean)) if two_faced else replaced(honest, byzantine, clean)
+    if lets_in is None:
+        return Delivered(rows, None, two_faced)
+    everyone = honest.new_ones(len(honest), dtype=torch.bool)
+    arrived = torch.cat((everyone, lets_in)) if two_faced else everyone.index_copy_(0, byzantine, lets_in)
+    return Delivered(rows, arrived, two_faced)
+
+
+def _checked(
+    sent: ToAll | ToEach,
+) -> tuple[Float[Tensor, "message parameter"], Bool[Tensor, " message"] | None]:
+    """What was sent with zeros for what is no message, and which are messages unless all are."""
+    # A sum is a finite number only of finite numbers; that of large ones may not be one either.
+    if sent.silent is None and sent.rows.device.type == "cpu" and math.isfinite(sent.rows.sum()):
+        return sent.rows, None
+    lets_in = finite_rows(sent.rows)
     if sent.silent is not None:
-        finite = finite & ~sent.silent[:, None]
-    complete = finite.device.type == "cpu" and bool(finite.all())
-    clean = sent.rows if complete else torch.where(finite, sent.rows, 0)
-    if isinstance(sent, ToEach):
-        arrived = torch.cat((everyone, finite[:, 0]))
-        return Delivered(joined((honest, clean)), arrived, two_faced=True, complete=complete)
-    arrived = everyone if complete else everyone.index_copy_(0, byzantine, finite[:, 0])
-    return Delivered(replaced(honest, byzantine, clean), arrived, two_faced=False, complete=complete)
+        lets_in = lets_in & ~sent.silent[:, None]
+    return torch.where(lets_in, sent.rows, 0), lets_in[:, 0]

@@ -24,7 +24,7 @@ from varangian import checkpoint as checkpoints
 from varangian import results
 from varangian.attacks.attack import Attack, Hidden, Insight, View
 from varangian.attacks.simple import silent
-from varangian.blocks import by_blocks, each
+from varangian.blocks import FEW, by_blocks, each
 from varangian.callbacks import Callback
 from varangian.carry import carried
 from varangian.engines import Engine, chosen
@@ -36,6 +36,7 @@ from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_o
 from varangian.memory import budget, check, of_run
 from varangian.messages import Delivered, ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
+from varangian.native.combining import loop_for
 from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
@@ -110,8 +111,12 @@ def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Mode
 
     everyones = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
     parts = tree_map(lambda part: part[agents], everyones) if agents != slice(None) else everyones
+    # Few numbers are compiled as one loop over all agents; many are worked on block by block.
+    few = world.start.shape[1] <= FEW
+    in_blocks = partial(by_blocks, step if few else fused(step, world), whole=world.model.random)
+    stepped = fused(step, world, plain=cast(Any, in_blocks)) if few else in_blocks
     with addressed(world, state.round):
-        adapted: tuple[Models, tuple[Tensor, ...]] = by_blocks(fused(step, world), *parts, whole=world.model.random)
+        adapted: tuple[Models, tuple[Tensor, ...]] = stepped(*parts)
     return adapted
 
 
@@ -213,9 +218,10 @@ def combine(
         return torch.where(finite_rows(models) & normal, models, inbox.own), weights, state
 
     def of_table(table: Neighbourhoods, opened: Callable[[], Inbox], memory: Any) -> tuple[Models, Table | None, Any]:
-        return fast(opened(), memory, table.rows_of(world.is_normal))
+        normal = table.rows_of(world.is_normal)
+        return fast(opened(), memory, normal) if loop is None else loop(table, opened(), memory, normal)
 
-    fast = fused(combined, world, rule)
+    fast, loop = fused(combined, world, rule), loop_for(world, rule)
     models, weights, states = zip(
         *each(of_table, wiring.tables, inboxes, memory, device=world.start.device), strict=True
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,6 +18,7 @@ from varangian.coarse import Coarse
 from varangian.cuda import replayed
 from varangian.draws import Draws, ahead
 from varangian.errors import BadInput
+from varangian.fused import fused
 from varangian.graph import Graph, TimeVarying
 from varangian.messages import Wiring
 from varangian.model import Model, Models, Sample
@@ -245,15 +247,29 @@ def sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -
     """From the round to what arrives in it, for several networks side by side."""
     pieces = [piece for task, own in zip(tasks, draws, strict=True) for piece in _pieces(task.stream, own)]
     streams, of_streams = zip(*pieces, strict=True)
+    of_one = tasks[0].stream
 
-    def samples(start: int, rounds: int) -> list[Sample]:
+    def in_pieces(start: int, rounds: int) -> Sample:
         parts = each(
             lambda stream, own: stream.samples(own, start, rounds, dtype),
             streams,
             of_streams,
             device=draws[0].seed.device,
         )
-        return list(zip(*(joined(part, rows=1) for part in zip(*parts, strict=True)), strict=True))
+        return tuple(joined(part, rows=1) for part in zip(*parts, strict=True))
+
+    def one_round(start: Tensor) -> Sample:
+        return in_pieces(int(start), 1)
+
+    def one_round_at_once(start: Tensor) -> Sample:
+        # Only ever traced, with a round that holds no number.
+        return of_one.samples(draws[0], cast(int, start), 1, dtype)
+
+    def samples(start: int, rounds: int) -> list[Sample]:
+        if len(tasks) == 1 and len(pieces) > 1 and rounds == 1:
+            draw = fused(one_round_at_once, of_one, plain=one_round)
+            return [tuple(part[0] for part in draw(torch.tensor(start)))]
+        return list(zip(*in_pieces(start, rounds), strict=True))
 
     numbers = sum(part.numel() for part in samples(0, 1)[0])
     return ahead(samples, rounds=max(1, min(512, 2**18 // numbers)))

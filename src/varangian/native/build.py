@@ -1,0 +1,66 @@
+"""C++ text made into a library of this process, by the compiler that is there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from varangian.blocks import by_column
+from varangian.native.spelling import Unspelled
+
+_NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
+_OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wno-psabi")
+
+
+def compiler() -> str:
+    """The C++ compiler that torch looks for, too."""
+    return os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+
+
+def library(dtype: torch.dtype, spelled: str, loop: str) -> ctypes.CDLL:
+    """A loop of this folder, for numbers of some kind, with what was spelled for it."""
+    if dtype not in _NUMBERS:
+        raise Unspelled(f"there are no vectors of {dtype}")
+    real, word = _NUMBERS[dtype]
+    head = f"#include <cstdint>\nusing real = {real};\nusing word = {word};\n"
+    texts = [files("varangian.native").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)]
+    return _built("\n".join((head, texts[0], spelled, texts[1])))
+
+
+@cache
+def _built(text: str) -> ctypes.CDLL:
+    """Compiled once in a process; the file is not needed once it is loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "loop.cpp", Path(folder) / "loop.so"
+        source.write_text(text, encoding="utf-8")
+        try:
+            subprocess.run([compiler(), *_OPTIONS, source, "-o", library], check=True, capture_output=True, text=True)
+            return ctypes.CDLL(str(library))
+        except subprocess.CalledProcessError as error:
+            said = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
+            raise Unspelled(f"{compiler()} refuses: {said[0][-150:]}") from error
+        except OSError as error:
+            raise Unspelled(str(error)) from error
+
+
+def stored_by_column(values: Tensor) -> Tensor:
+    """What agents have, column after column; not copied where it is so already."""
+    if values.ndim > 2:
+        values = values.flatten(1)
+    if values.stride(0) == 1:
+        return values
+    return values.contiguous() if values.ndim == 1 else by_column(values)
+
+
+def step_of(matrix: Tensor) -> int:
+    """How many numbers lie between one column of a matrix and the next."""
+    return matrix.stride(1) if matrix.ndim == 2 else 0

@@ -1,0 +1,127 @@
+// The paper's rule for some agents and a loss that is a formula, in one pass over their table: gather a message, judge
+// it, smooth, keep, weigh, mix (eq. 3, 9, 10), as `loss_based.combine` does it in whole-tensor operations.
+//
+// Above this text stand lanes.h; the number of PARAMETERS, and of the numbers in the PARTS of a sample; EVERYONE, whether
+// all are kept; and `loss(theta, sample)`, spelled from the model. Tables lie slot after slot.
+
+constexpr int observed() {
+    int sum = 0;
+    for (int part : PARTS) sum += part;
+    return sum;
+}
+constexpr int OBSERVED = observed();
+
+// How many agents at a time: few enough for their sums to stay in the nearest cache, and enough to read each slot's
+// part of the table in one go, which is what memory is fast at.
+constexpr int TILE = 1024;
+
+struct Matrix {
+    real* begin;
+    int64_t step;  // from one column to the next
+    real* column(int number) const { return begin + number * step; }
+};
+
+struct Table {
+    const int32_t* senders;  // −1 where nothing is heard
+    const bool* normal;
+    const real *forgetting, *total, *mass;
+    real *new_total, *new_mass, *weights;
+    Matrix rows, own, models, sample[std::size(PARTS)];
+};
+
+struct Sums {
+    alignas(64) real own_risk[TILE], share[TILE], mixed[PARAMETERS][TILE];
+};
+
+// A slot of some agents, the first of which is agent `at` of the table and number `here` of its tile.
+static inline __attribute__((always_inline)) void listen(
+    const Table& table, int64_t agents, int64_t slots, Sums& sums, int64_t slot, int64_t at, int here, int count) {
+    const int64_t place = slot * agents + at;
+    Lanes theta[PARAMETERS], sample[OBSERVED];
+    Senders who = load<Senders>(table.senders + place, count);
+    const Senders there = who >= 0;
+    who &= there;
+    for (int p = 0; p < PARAMETERS; p++) theta[p] = gather(table.rows.column(p), who);
+    int number = 0;
+    for (int part = 0; part < int(std::size(PARTS)); part++)
+        for (int column = 0; column < PARTS[part]; column++)
+            sample[number++] = load(table.sample[part].column(column) + at, count);
+
+    const Lanes judged = loss(theta, sample);
+    const Which heard = __builtin_convertvector(there, Which) & finite(judged);
+    const Lanes observed = heard ? judged : Lanes{};
+
+    // φ ← (1 − ν) φ + ν ℓ, by whichever end is nearer, so that ν = 1 leaves nothing of the old one.
+    const Lanes pace = heard ? load(table.forgetting + at, count) : Lanes{};
+    const Lanes before = load(table.total + place, count), seen = load(table.mass + place, count);
+    const Lanes far = observed - before;
+    const Lanes total = pace < real(0.5) ? before + pace * far : observed - far * (1 - pace);
+    const Lanes mass = seen + pace * (1 - seen);
+    store(table.new_total + place, total, count);
+    store(table.new_mass + place, mass, count);
+
+    const Lanes risk = heard ? total / mass : all(limits::infinity());
+    if (slot == 0) store(sums.own_risk + here, risk < all(limits::max()) ? risk : all(limits::max()), LANES);
+    const Which kept = EVERYONE ? risk < all(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
+    const Lanes least = all(limits::min() * slots);
+    const Lanes share = kept ? 1 / (risk > least ? risk : least) : Lanes{};
+    store(table.weights + place, share, count);
+    store(sums.share + here, load(sums.share + here, LANES) + share, LANES);
+    for (int p = 0; p < PARAMETERS; p++)
+        store(sums.mixed[p] + here, load(sums.mixed[p] + here, LANES) + share * theta[p], LANES);
+}
+
+// What a tile's agents make of it: weights that sum to one, and a model unless it is no number.
+static inline __attribute__((always_inline)) void settle(
+    const Table& table, int64_t agents, int64_t slots, const Sums& sums, int64_t at, int here, int count) {
+    const Lanes sum = load(sums.share + here, LANES);
+    const Which nobody = sum == 0;
+    const Lanes divisor = nobody ? all(1) : sum;
+    Lanes mixed[PARAMETERS];
+    Which fine = Which{} == 0;
+    for (int p = 0; p < PARAMETERS; p++) {
+        mixed[p] = load(sums.mixed[p] + here, LANES) / divisor;
+        fine &= finite(mixed[p]);
+    }
+    bool overflown = false;
+    for (int lane = 0; lane < count; lane++) overflown |= !fine[lane];
+
+    for (int64_t slot = 0; slot < slots; slot++) {
+        real* place = table.weights + slot * agents + at;
+        Lanes weight = load(place, count) / divisor;
+        if (slot == 0) weight += nobody ? all(1) : Lanes{};
+        store(place, weight, count);
+    }
+    // Shares of almost perfect models are huge, and their products may be too large where those of weights are not.
+    if (overflown)
+        for (int p = 0; p < PARAMETERS; p++) {
+            mixed[p] = Lanes{};
+            for (int64_t slot = 0; slot < slots; slot++) {
+                const int64_t place = slot * agents + at;
+                Senders who = load<Senders>(table.senders + place, count);
+                who &= who >= 0;
+                mixed[p] += load(table.weights + place, count) * gather(table.rows.column(p), who);
+            }
+        }
+
+    Which taken = load(table.normal + at, count) & ~nobody;
+    for (int p = 0; p < PARAMETERS; p++) taken &= finite(mixed[p]);
+    for (int p = 0; p < PARAMETERS; p++)
+        store(table.models.column(p) + at, taken ? mixed[p] : load(table.own.column(p) + at, count), count);
+}
+
+extern "C" void combine(int64_t agents, int64_t slots, const Table* table) {
+    Sums sums;
+    for (int64_t first = 0; first < agents; first += TILE) {
+        const int some = int(std::min<int64_t>(TILE, agents - first)), whole = some / LANES * LANES;
+        std::memset(sums.share, 0, sizeof sums.share);
+        std::memset(sums.mixed, 0, sizeof sums.mixed);
+        for (int64_t slot = 0; slot < slots; slot++) {
+            for (int here = 0; here < whole; here += LANES)
+                listen(*table, agents, slots, sums, slot, first + here, here, LANES);
+            if (whole < some) listen(*table, agents, slots, sums, slot, first + whole, whole, some - whole);
+        }
+        for (int here = 0; here < whole; here += LANES) settle(*table, agents, slots, sums, first + here, here, LANES);
+        if (whole < some) settle(*table, agents, slots, sums, first + whole, whole, some - whole);
+    }
+}

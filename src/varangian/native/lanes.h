@@ -1,0 +1,58 @@
+// Vectors of neighbouring agents, and what formulas need. Above this text stand `real` and `word`, a number and an
+// integer as wide. Matrices lie column after column, so that a vector is read from memory as it lies there.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <limits>
+
+constexpr int LANES = 64 / sizeof(real);
+typedef real Lanes __attribute__((vector_size(64)));
+typedef word Which __attribute__((vector_size(64)));
+typedef int32_t Senders __attribute__((vector_size(4 * LANES)));
+typedef uint8_t Flags __attribute__((vector_size(LANES)));
+
+using limits = std::numeric_limits<real>;
+
+static inline Lanes all(real value) { return Lanes{} + value; }
+
+// Fewer than a vector at the end of a table; the compiler knows the number everywhere else.
+template <class Vector, class Number> static inline Vector load(const Number* from, int count) {
+    Vector out{};
+    std::memcpy(&out, from, count * sizeof(Number));
+    return out;
+}
+
+static inline Lanes load(const real* from, int count) { return load<Lanes>(from, count); }
+
+static inline Which load(const bool* from, int count) {
+    return __builtin_convertvector(load<Flags>(reinterpret_cast<const uint8_t*>(from), count), Which) != 0;
+}
+
+static inline void store(real* to, Lanes values, int count) { std::memcpy(to, &values, count * sizeof(real)); }
+
+static inline void store(bool* to, Which values, int count) {
+    const Flags flags = __builtin_convertvector(values & 1, Flags);
+    std::memcpy(to, &flags, count);
+}
+
+static inline Lanes gather(const real* from, Senders who) {
+    Lanes out;
+    for (int lane = 0; lane < LANES; lane++) out[lane] = from[who[lane]];
+    return out;
+}
+
+// What is no number stays none, on either side.
+static inline Lanes larger(Lanes a, Lanes b) { return (a > b) | (a != a) ? a : b; }
+static inline Lanes smaller(Lanes a, Lanes b) { return (a < b) | (a != a) ? a : b; }
+static inline Lanes magnitude(Lanes a) { return a < 0 ? -a : a; }
+static inline Which finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
+
+#define EACH(function)                                                               \
+    static inline Lanes each_##function(Lanes a) {                                   \
+        for (int lane = 0; lane < LANES; lane++) a[lane] = std::function(a[lane]);   \
+        return a;                                                                    \
+    }
+EACH(exp) EACH(log) EACH(log1p) EACH(expm1) EACH(sqrt) EACH(sin) EACH(cos) EACH(tanh)

@@ -1,0 +1,71 @@
+"""A function of each agent's own numbers as one loop over agents: what adapting is where models are formulas."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from varangian import blocks
+from varangian.native.build import library, step_of, stored_by_column
+from varangian.native.spelling import Spelled, Unspelled, names_of, spelled
+
+
+@dataclass(frozen=True, eq=False)
+class Lanewise:
+    """A function of tensors with a row an agent, for tensors laid out as those it was made for."""
+
+    each: Callable[..., None]
+    agents: int
+    steps: ctypes.Array[ctypes.c_int64]
+    results: Sequence[tuple[tuple[int, ...], torch.dtype]]
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        matrices = [stored_by_column(part) for part in given]
+        out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
+        begin = [matrix.data_ptr() for matrix in (*matrices, *out)]
+        places = (ctypes.c_void_p * len(begin))(*begin)
+        if self.agents <= blocks.ROWS:
+            self.each(0, self.agents, self.steps, places)
+        else:
+            ends = [*range(blocks.ROWS, self.agents, blocks.ROWS), self.agents]
+            blocks.each(
+                lambda first, last: self.each(first, last, self.steps, places),
+                [0, *ends[:-1]],
+                ends,
+                device=out[0].device,
+            )
+        return [matrix.T for matrix in out]
+
+
+def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]) -> Lanewise:
+    """The loop that computes a function of tensors like these; raises `Unspelled` where it cannot be one."""
+    text = spelled(function, given, names_of("a{}", given))
+    kinds = {*(part.dtype for part in given), *text.dtypes} - {torch.bool}
+    if len(kinds) != 1 or any(names.ndim > 2 for names in text.results):
+        raise Unspelled("it has numbers of several kinds, or more than columns of them")
+    agents = len(given[0])
+    shapes = [(*names.shape[:0:-1], agents) for names in text.results]
+    steps = [step_of(stored_by_column(part)) for part in given] + [agents] * len(shapes)
+    loop = library(kinds.pop(), _compute(given, text), "each.cpp").each
+    loop.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    loop.restype = None
+    return Lanewise(loop, agents, (ctypes.c_int64 * len(steps))(*steps), list(zip(shapes, text.dtypes, strict=True)))
+
+
+def _compute(given: Sequence[Tensor], text: Spelled) -> str:
+    def places(sizes: Sequence[int], dtypes: Sequence[torch.dtype], first: int) -> Iterator[str]:
+        for k, (size, dtype) in enumerate(zip(sizes, dtypes, strict=True), first):
+            for column in range(size):
+                yield f"({'bool' if dtype == torch.bool else 'real'}*)begin[{k}] + {column} * steps[{k}] + at"
+
+    read = places([part[0].numel() for part in given], [part.dtype for part in given], 0)
+    written = places([part.size for part in text.results], text.dtypes, len(given))
+    names = [name for part in text.results for name in part.flat]
+    loads = [f"const auto a{k} = load({place}, count);" for k, place in enumerate(read)]
+    stores = [f"store({place}, {name}, count);" for place, name in zip(written, names, strict=True)]
+    head = "static inline void compute(const int64_t* steps, void* const* begin, int64_t at, int count) {"
+    return "\n".join((head, *("    " + line for line in (*loads, *text.lines, *stores)), "}"))

@@ -1,0 +1,210 @@
+"""Functions of an agent's own numbers, spelled in C++: what they compute, number by number.
+
+A function is traced. Every operation in it is one of two kinds: it picks or arranges an agent's numbers, which is done
+here and leaves nothing to compute; or it computes, and becomes a line for every number.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+Names = np.ndarray[Any, Any]
+"""C++ names where a tensor has numbers; its first dimension, of agents, has one place."""
+
+LONGEST = 400
+"""How many lines are worth it."""
+
+
+class Unspelled(ValueError):
+    """This function has something for which there is no C++ here."""
+
+
+class Spelled(NamedTuple):
+    """A function in C++."""
+
+    lines: list[str]
+    results: list[Names]
+    """The names of what it returns …"""
+    dtypes: list[torch.dtype]
+    """… and of which kind they are."""
+
+
+def spelled(function: Callable[..., Any], given: Sequence[Tensor], names: Sequence[Names]) -> Spelled:
+    """A function of some tensors with a row an agent, whose numbers have names.
+
+    >>> a, b = torch.ones(5, 2), torch.ones(5)
+    >>> spelled(lambda a, b: (a[:, 0] - b) ** 2, (a, b), names_of("x[{}]", (a, b))).lines
+    ['const auto t0 = x[0] - x[2];', 'const auto t1 = t0 * t0;']
+    """
+    from torch._decomp import core_aten_decompositions
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        graph = make_fx(function, dict(core_aten_decompositions()), tracing_mode="fake")(*given).graph
+    except Exception as error:  # whatever somebody's function may do, such as to decide by a number
+        raise Unspelled(f"it cannot be traced: {str(error).strip().splitlines()[:1]}") from error
+    writer, left, known = _Writer(len(given[0])), list(names), dict[Any, Any]()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known[node] = left.pop(0)
+        elif node.op == "call_function":
+            args, settings = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+            known[node] = writer.spell(node.target, *args, **settings)
+        elif node.op != "output":
+            raise Unspelled(f"it holds {node.target}")
+    last: Any = graph.output_node().args[0]
+    returned = last if isinstance(last, list | tuple) else [last]
+    return Spelled(writer.lines, [known[node] for node in returned], [node.meta["val"].dtype for node in returned])
+
+
+def names_of(name: str, parts: Sequence[Tensor]) -> list[Names]:
+    """Names for the numbers that an agent has of every part, counted through.
+
+    >>> names_of("a{}", (torch.ones(5), torch.ones(5, 2)))
+    [array(['a0'], dtype=object), array([['a1', 'a2']], dtype=object)]
+    """
+    if any(part.ndim == 0 or part.shape[0] != parts[0].shape[0] for part in parts):
+        raise Unspelled("not all that it is given belongs to agents")
+    ends = np.cumsum([part[0].numel() for part in parts])
+    return [
+        np.array([name.format(place) for place in range(end - part[0].numel(), end)], dtype=object).reshape(
+            1, *part.shape[1:]
+        )
+        for part, end in zip(parts, ends, strict=True)
+    ]
+
+
+class _Writer:
+    """Lines of C++, and the names of what they computed."""
+
+    def __init__(self, agents: int) -> None:
+        self.agents = agents
+        self.lines: list[str] = []
+
+    def spell(self, operation: Any, *args: Any, **settings: Any) -> Any:
+        if operation in _ARRANGED:
+            return _ARRANGED[operation](*args, **settings)
+        if operation in _REDUCED:
+            return self.reduced(_REDUCED[operation], *args)
+        if operation in (torch.ops.aten.slice.Tensor, torch.ops.aten.mean.dim, torch.ops.aten.clamp.default):
+            return getattr(self, operation._opname)(*args)
+        text = _power(args[1]) if operation is torch.ops.aten.pow.Tensor_Scalar else _COMPUTED.get(operation)
+        if text is None or settings:
+            raise Unspelled(f"there is no C++ for {operation}")
+        return self.each(text, *args)
+
+    def each(self, text: str, *args: Any) -> Names:
+        """A line for every number, its operands in place of {0}, {1}, …"""
+        operands = [arg if isinstance(arg, np.ndarray) else _number(arg) for arg in args]
+        return np.asarray(np.frompyfunc(lambda *names: self.line(text.format(*names)), len(args), 1)(*operands))
+
+    def line(self, expression: str) -> str:
+        if len(self.lines) == LONGEST:
+            raise Unspelled(f"it takes more than {LONGEST} lines")
+        self.lines.append(f"const auto t{len(self.lines)} = {expression};")
+        return f"t{len(self.lines) - 1}"
+
+    def reduced(self, text: str, values: Names, over: Sequence[int], keep: bool = False) -> Names:
+        places = [_own(values, dim) for dim in over]
+        moved = np.moveaxis(values, places, range(-len(places), 0))
+        first, *rest = np.moveaxis(moved.reshape(*moved.shape[: -len(places)], -1), -1, 0)
+        for more in rest:
+            first = self.each(text, first, more)
+        return np.expand_dims(first, places) if keep else np.asarray(first)
+
+    def mean(self, values: Names, over: Sequence[int], keep: bool = False) -> Names:
+        count = math.prod(values.shape[dim] for dim in over)
+        return self.each("{0} / {1}", self.reduced("{0} + {1}", values, over, keep), count)
+
+    def clamp(self, values: Names, low: float | None = None, high: float | None = None) -> Names:
+        raised = values if low is None else self.each("larger({0}, {1})", values, low)
+        return raised if high is None else self.each("smaller({0}, {1})", raised, high)
+
+    def slice(self, values: Names, dim: int = 0, start: int | None = None, end: int | None = None) -> Names:
+        if dim % values.ndim == 0 and not start and (end is None or end >= self.agents):
+            return values
+        return values[(slice(None),) * _own(values, dim) + (slice(start, end),)]
+
+
+def _own(values: Names, dim: int) -> int:
+    """A dimension of an agent's own numbers."""
+    if dim % values.ndim == 0:
+        raise Unspelled("it picks or adds up agents")
+    return dim % values.ndim
+
+
+def _number(value: object) -> Names:
+    if not isinstance(value, int | float):
+        raise Unspelled(f"{value} is no number")
+    name = "limits::infinity()" if abs(value) == math.inf else "limits::quiet_NaN()" if value != value else abs(value)
+    return np.array([f"all({'-' * (value < 0)}{name})"], dtype=object)
+
+
+def _power(exponent: object) -> str | None:
+    return {2: "{0} * {0}", 3: "{0} * {0} * {0}", -1: "1 / {0}"}.get(exponent) if isinstance(exponent, int) else None
+
+
+def _select(values: Names, dim: int, place: int) -> Names:
+    return np.asarray(np.take(values, place, axis=_own(values, dim)))
+
+
+def _unbind(values: Names, dim: int = 0) -> list[Names]:
+    return list(np.moveaxis(values, _own(values, dim), 0))
+
+
+def _squeeze(values: Names, dims: int | Sequence[int]) -> Names:
+    places = [_own(values, dim) for dim in ([dims] if isinstance(dims, int) else dims)]
+    return np.squeeze(values, tuple(place for place in places if values.shape[place] == 1))
+
+
+def _unsqueeze(values: Names, dim: int) -> Names:
+    if dim % (values.ndim + 1) == 0:
+        raise Unspelled("it puts something before agents")
+    return np.expand_dims(values, dim)
+
+
+def _constant(value: float, **settings: Any) -> Names:
+    return _number(value)
+
+
+_ARRANGED: dict[Any, Callable[..., Any]] = {
+    operator.getitem: operator.getitem,
+    torch.ops.aten.select.int: _select,
+    torch.ops.aten.unbind.int: _unbind,
+    torch.ops.aten.unsqueeze.default: _unsqueeze,
+    torch.ops.aten.squeeze.dim: _squeeze,
+    torch.ops.aten.squeeze.dims: _squeeze,
+    torch.ops.aten.scalar_tensor.default: _constant,
+}
+_REDUCED = {
+    torch.ops.aten.sum.dim_IntList: "{0} + {1}",
+    torch.ops.aten.amax.default: "larger({0}, {1})",
+    torch.ops.aten.amin.default: "smaller({0}, {1})",
+}
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}
+_COMPUTED: dict[Any, str] = {
+    getattr(getattr(torch.ops.aten, name), kind): f"{{0}} {sign} {{1}}"
+    for name, sign in (*_SIGNS.items(), ("bitwise_and", "&"), ("bitwise_or", "|"))
+    for kind in ("Tensor", "Scalar")
+} | {
+    getattr(torch.ops.aten, name).default: text
+    for name, text in {
+        "neg": "-{0}",
+        "abs": "magnitude({0})",
+        "reciprocal": "1 / {0}",
+        "maximum": "larger({0}, {1})",
+        "minimum": "smaller({0}, {1})",
+        "logical_and": "{0} & {1}",
+        "logical_not": "~{0}",
+        "bitwise_not": "~{0}",
+        **{name: f"each_{name}({{0}})" for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh")},
+    }.items()
+}
+_COMPUTED[torch.ops.aten.where.self] = "({0} ? {1} : {2})"

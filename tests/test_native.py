@@ -1,0 +1,237 @@
+"""Loops in C++ against what they stand for: formulas against torch, and the paper's rule as it is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import varangian
+from varangian import Graph, Task, attacks, fused, rules, studies
+from varangian.messages import Told
+from varangian.model import Formula
+from varangian.native import build
+from varangian.native.combining import Loop, loop_for
+from varangian.native.lanewise import lanewise
+from varangian.native.spelling import Unspelled, names_of, spelled
+from varangian.rules.evidence import Smoothed
+from varangian.simulate import adapt, begin, combine, deliver, lie, next_sample, play_round, sealed_inboxes
+from varangian.world import Scene, World, prepare
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32" or shutil.which(os.environ.get("CXX") or build.compiler()) is None,
+    reason="there is no C++ compiler that knows vectors",
+)
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "squares": lambda a, b: (a[:, 0] * b - a[:, 1]).square(),
+    "powers": lambda a, b: (a**3).sum(1) + b**2 - b.reciprocal(),
+    "Huber": lambda a, b: torch.nn.functional.huber_loss(a[:, 0], b, reduction="none", delta=0.5),
+    "logistic": lambda a, b: torch.log1p(torch.exp(-b * a.sum(1))),
+    "clamped": lambda a, b: a.clamp(-0.5, 0.5) * b[:, None],
+    "largest": lambda a, b: torch.maximum(a.amax(1), b) - torch.minimum(a.amin(1), b).abs(),
+    "mean": lambda a, b: a.mean(1, keepdim=True) / (1 + b.square())[:, None],
+    "waves": lambda a, b: a.unbind(1)[2].sin() + b.cos() * a[:, :2].tanh().sum(1) - (a * a).sum(-1).sqrt(),
+    "two results": lambda a, b: (torch.where(a > b[:, None], a, -a), (b < 0) & (a[:, 0] >= 0)),
+    "constants": lambda a, b: torch.where(b > 0, math.nan, torch.where(b < -1, -math.inf, b)) + 1.5,
+    "exponentials": lambda a, b: a.exp() + b.expm1()[:, None] + torch.log(a.abs() + 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_spelled_function_is_the_function(name: str, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for agents in (37, 16, 1):
+        a, b = torch.randn(agents, 3, generator=draw, dtype=dtype), torch.randn(agents, generator=draw, dtype=dtype)
+        a[0, 0], b[-1] = math.nan, math.inf
+        if agents > 16:
+            a[17], b[3] = -math.inf, math.nan
+
+        def flat(*parts: Tensor) -> list[Tensor]:
+            result = FUNCTIONS[name](*parts)
+            return [*result] if isinstance(result, tuple) else [result]
+
+        for given in ((a, b), (a.T.contiguous().T, b)):
+            near = 1e-5 if dtype == torch.float32 else 1e-13
+            torch.testing.assert_close(
+                lanewise(flat, given)(*given), flat(*given), rtol=near, atol=near, equal_nan=True
+            )
+
+
+def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varangian.blocks.ROWS", 8)
+    from varangian.blocks import blockwise
+
+    a, b = torch.randn(61, 3), torch.randn(61)
+    with blockwise(2):
+        (ours,) = lanewise(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b))(a, b)
+    torch.testing.assert_close(ours, FUNCTIONS["clamped"](a, b))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a, b: a - a.mean(0), "picks or adds up agents"),
+        (lambda a, b: a[1:] + b[1:, None], "picks or adds up agents"),
+        (lambda a, b: a.sort(1).values, "no C.. for aten.sort"),
+        (lambda a, b: b**2.5, "no C.. for aten.pow"),
+        (lambda a, b: a[None] + b[:, None], "before agents"),
+        (lambda a, b: sum(a[:, k % 3] * k for k in range(500)), "more than 400 lines"),
+        (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it holds"),
+    ],
+)
+def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
+    given = torch.ones(5, 3), torch.ones(5)
+    with pytest.raises(Unspelled, match=reason):
+        spelled(function, given, names_of("a{}", given))
+
+
+def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
+    with pytest.raises(Unspelled, match="belongs to agents"):
+        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
+    with pytest.raises(Unspelled, match="several kinds"):
+        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
+    with pytest.raises(Unspelled, match="no vectors of"):
+        lanewise(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
+
+
+def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(Unspelled, match="false refuses"):
+        build.library(torch.float32, "one more text", "each.cpp")
+
+
+RULES = [
+    rules.loss_based(),
+    rules.loss_based(keep="all", smoothing=0.7),
+    rules.loss_based(judge="same", start=2.0),
+    rules.loss_based(smoothing=1.0),
+]
+ATTACKS = [
+    attacks.uniform(15, 16),
+    attacks.not_finite(),
+    attacks.silent(),
+    attacks.pulling(step=0.3),
+    attacks.uniform(-3e38, 3e38),
+]
+
+
+def localized(agents: int, dtype: torch.dtype) -> World:
+    return prepare([studies.target_localization(agents=agents).scene(1)], [1], 0.3, CPU, dtype)
+
+
+def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
+    """Every round once as it is written and once as a loop, from the same state."""
+    with torch.no_grad():
+        state = begin(world, rule, attack)
+        for _ in range(rounds):
+            adapted, _ = adapt(world, state)
+            wiring, told = world.wiring(0), Told(adapted, state.models)
+            sent, _ = lie(world, rule, state.rule, attack, state, adapted, told, wiring)
+            delivered = deliver(adapted, sent, world.byzantine)
+            inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, next_sample(world, state)[0])
+            models, weights, memory = combine(world, rule, state.rule, wiring, inboxes)
+            with fused.compiling(True, CPU):
+                assert isinstance(loop_for(world, rule), Loop)
+                ours = combine(world, rule, state.rule, wiring, inboxes)
+            near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+            torch.testing.assert_close(ours[0], models, **near)
+            torch.testing.assert_close(list(ours[1]), list(weights), **near)
+            torch.testing.assert_close([*map(tuple, ours[2])], [*map(tuple, memory)], **near)
+            for one, other in zip(ours[1], weights, strict=True):
+                assert ((one > 0) == (other > 0)).all()
+            state, _ = play_round(world, rule, attack, state)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_the_loop_does_what_the_rule_says(rule: Any, attack: Any) -> None:
+    both_ways(localized(45, torch.float64), rule, attack, rounds=6, tolerance=1e-11)
+
+
+def test_the_loop_in_single_precision_and_beyond_one_tile() -> None:
+    both_ways(localized(1100, torch.float32), rules.loss_based(), attacks.uniform(15, 16), rounds=4, tolerance=1e-4)
+    both_ways(localized(100, torch.float32), rules.loss_based(), attacks.not_finite(), rounds=4, tolerance=1e-4)
+
+
+def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tensor) -> World:
+    class Same:
+        """Everyone observes the same in every round."""
+
+        def __init__(self) -> None:
+            self.agents = agents
+
+        def samples(self, draws: Any, first: int, rounds: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+            return (samples.to(dtype).expand(rounds, *samples.shape),)
+
+        def to(self, device: torch.device) -> Same:
+            return self
+
+    model = Formula(start.shape[1], loss, first=lambda agents: start)
+    task = Task(model=model, stream=Same(), step_size=0.0, forgetting=0.5)
+    return prepare([Scene(task, graph)], [0], 0, CPU, torch.float32)
+
+
+def test_models_that_are_never_wrong_share_all_weight() -> None:
+    """Shares of 1e36 times parameters of 1e6 are more than a number can be; their mean is not."""
+    start = torch.full((20, 2), 1e6)
+    start[::2, 1] = 2e6
+    world = world_of(
+        lambda theta, sample: (theta[..., 0] - sample[0]).square(), 20, start, Graph.complete(20), start[:, 0]
+    )
+    both_ways(world, rules.loss_based(), attacks.silent(), rounds=2, tolerance=1e-6)
+    with torch.no_grad(), fused.compiling(True, CPU):
+        state = begin(world, rules.loss_based(), attacks.silent())
+        state, _ = play_round(world, rules.loss_based(), attacks.silent(), state)
+    assert state.models[:, 1].allclose(torch.tensor(1.5e6))
+
+
+def test_losses_that_are_no_numbers_are_no_evidence() -> None:
+    start = torch.linspace(-1, 1, 30).view(15, 2)
+    loss = lambda theta, sample: torch.log(theta[..., 0]) ** 2 + theta[..., 1] * sample[0]  # noqa: E731
+    both_ways(
+        world_of(loss, 15, start, Graph.ring(15, 3), torch.ones(15)), rules.loss_based(), attacks.silent(), 3, 1e-5
+    )
+
+
+def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
+    start = torch.linspace(-1, 1, 12).view(6, 2)
+    world = world_of(lambda t, s: t.sort(-1).values[..., 0] ** 2, 6, start, Graph.ring(6), torch.ones(6))
+    with torch.no_grad(), fused.compiling(True, CPU), pytest.warns(UserWarning, match="by torch, not as one loop"):
+        assert loop_for(world, rules.loss_based()) is None
+
+
+def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
+    world = localized(12, torch.float32)
+    with torch.no_grad():
+        assert loop_for(world, rules.loss_based()) is None
+        with fused.compiling(True, CPU):
+            assert loop_for(world, rules.average()) is None
+            assert loop_for(world, rules.loss_based(weigh="regret")) is None
+            with torch.enable_grad():
+                assert loop_for(world, rules.loss_based()) is None
+
+
+def test_a_compiled_run_ends_where_the_plain_one_does() -> None:
+    settings: dict[str, Any] = {"rounds": 40, "byzantine": 8, "attack": attacks.uniform(15, 16), "dtype": "float64"}
+    study = studies.target_localization(agents=40)
+    plain, compiled = (varangian.simulate(study, compile=compile, **settings) for compile in (False, True))
+    torch.testing.assert_close(*(torch.tensor(run["regret"].values) for run in (compiled, plain)), rtol=1e-9, atol=1e-9)
+
+
+def test_phi_is_kept_as_the_rule_keeps_it() -> None:
+    world, rule = localized(12, torch.float32), rules.loss_based()
+    with torch.no_grad(), fused.compiling(True, CPU):
+        state = begin(world, rule, attacks.silent())
+        after, _ = play_round(world, rule, attacks.silent(), state)
+    assert isinstance(after.rule[0], Smoothed)
+    assert after.rule[0].total.stride() == state.rule[0].total.stride()
