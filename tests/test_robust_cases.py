@@ -150,6 +150,23 @@ def test_columns_are_sorted(n: int, columns: int) -> None:
         assert torch.equal(got[0], expected[list(ranks)].sum(0))
 
 
+@pytest.mark.parametrize("n", [7, 8, 9, 30])
+@pytest.mark.parametrize("d", [1, 600, 4096, 4097])
+def test_a_plain_stack_is_sorted_one_way_or_another(n: int, d: int) -> None:
+    """Few columns are sorted by NumPy, many by a network; nan is nobody either way."""
+    vectors = torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    ranked = vectors.sort(0).values
+    middle = (ranked[(n - 1) // 2] + ranked[n // 2]) / 2
+    torch.testing.assert_close(robust.median(vectors), middle)
+    torch.testing.assert_close(robust.trimmed_mean(vectors, 2), ranked[2:-2].mean(0))
+    nearest = (vectors - middle).abs().argsort(0)[: n - 1]
+    torch.testing.assert_close(robust.mean_around_median(vectors, 1), vectors.gather(0, nearest).mean(0))
+    with_nan = torch.cat((vectors, torch.full((1, d), torch.nan, dtype=torch.float64)))
+    assert torch.equal(robust.median(with_nan), robust.median(vectors))
+    largest = torch.full((n, d), torch.finfo(torch.float32).max)
+    assert bool(robust.trimmed_mean(largest, 2).isfinite().all())
+
+
 @pytest.mark.parametrize(("neighbourhoods", "d"), [(1, 40_001), (3, 20_000), (700, 3), (5000, 9), (2, 1)])
 def test_blocks_cover_everything_once(neighbourhoods: int, d: int) -> None:
     vectors = torch.randn(neighbourhoods, 3, d, generator=torch.Generator().manual_seed(0))

@@ -276,6 +276,22 @@ def test_a_lone_linear_layer(bias: bool, kind: str, batch: int) -> None:
     leaf = rows.clone().requires_grad_()
     (traced,) = torch.autograd.grad(one_by_one(model, leaf, x, y).diagonal().sum(), leaf)
     torch.testing.assert_close(found, traced)
+    torch.testing.assert_close(
+        torch.autograd.grad(model.judge(leaf[:, None], (x, y)).sum(), leaf)[0], traced, msg="judging has a gradient too"
+    )
+
+
+def test_what_all_labels_share_does_not_blur_softmax() -> None:
+    """Logits of 1e6 alike, on which single precision would leave nothing of their differences."""
+    generator = torch.Generator().manual_seed(0)
+    model = Stacked.of(nn.Linear(7, 4), nn.functional.cross_entropy)
+    small = torch.randint(-8, 8, (5, 32), generator=generator).float()
+    x, y = torch.rand(5, 3, 7, generator=generator), torch.randint(0, 4, (5, 3), generator=generator)
+    with torch.no_grad():
+        expected = model.judge_all(small, (x, y))
+        torch.testing.assert_close(model.judge_all(small + 2.0**20, (x, y)), expected)
+        # Nothing but what they share: every label is as likely.
+        torch.testing.assert_close(model.judge_all(torch.full((1, 32), 1e38), (x, y)), torch.full((1, 5), 4.0).log())
 
 
 @pytest.mark.parametrize("threads", [1, 2])

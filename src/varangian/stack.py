@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
@@ -118,10 +118,12 @@ class Stacked:
                 device=models.device,
             )
             return torch.stack(losses).view(agents, slots)
+        if self._is_softmax(x, y):
+            return self._cross_entropies(models, x, y).mean(2)
         # Targets are spread over slots by hand: some losses fail in a nested vmap when only one side is batched.
         wide = y[:, None].expand(-1, slots, *y.shape[1:])
         if self._is_linear(x):
-            return self._losses_of_outputs(self._products(models, x), wide)
+            return vmap(vmap(self.loss))(self._products(*self._layer(models), x).mT, wide)
         return vmap(vmap(self._one_loss, in_dims=(0, None, 0)))(models, x, wide)
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
@@ -143,7 +145,7 @@ class Stacked:
 
     def gradient(self, models: Models, sample: Sample) -> Models:
         x, y = sample
-        if self._is_linear(x) and self._is_softmax(y, x):
+        if self._is_softmax(x, y):
             return self._softmax_gradient(models, x, y)
         with torch.enable_grad():
             if self._one_by_one(models[:1]):
@@ -161,7 +163,7 @@ class Stacked:
         self, models: Models, x: Float[Tensor, "agent item feature"], y: Int[Tensor, "agent item"]
     ) -> Models:
         """∇ℓ = (softmax(Wx + b) − 1_y) xᵀ / items of softmax regression: a quarter of the time of tracing it back."""
-        logits = self._products(models[:, None], x)[:, 0]
+        logits = self._products(*self._layer(models[:, None]), x)[:, 0]
         slope = logits.softmax(1)
         slope.scatter_add_(1, y[:, None], slope.new_full((1,), -1.0).expand(len(y), 1, y.shape[1]))
         slope /= y.shape[1]
@@ -176,37 +178,62 @@ class Stacked:
     def _judge_linear(
         self, models: Float[Tensor, "row parameter"], everyone: Float[Tensor, "item feature"], y: Tensor
     ) -> Float[Tensor, "row agent"]:
-        outputs = self._products(models[None], everyone[None])[0].unflatten(2, y.shape[:2]).movedim(2, 1)
-        return self._losses_of_outputs(outputs, y.expand(len(models), *y.shape))
+        if self._is_softmax(everyone[None], y):
+            losses = self._cross_entropies(models[None], everyone[None], y.reshape(1, -1))
+            return losses.view(len(models), *y.shape).mean(2)
+        outputs = self._products(*self._layer(models[None]), everyone[None])[0].unflatten(2, y.shape[:2])
+        return vmap(vmap(self.loss))(outputs.movedim(1, 3), y.expand(len(models), *y.shape))
 
     def _is_linear(self, x: Tensor) -> bool:
         """A lone linear layer, for which many models on many items are one matrix product."""
         return isinstance(self.judging, nn.Linear) and x.ndim == 3
 
-    def _is_softmax(self, y: Tensor, outputs: Tensor) -> bool:
-        """The loss is cross-entropy, with a label for each item of the outputs, or of the inputs."""
-        return self.loss is nn.functional.cross_entropy and y.ndim == outputs.ndim - 1 and not y.is_floating_point()
+    def _is_softmax(self, x: Tensor, y: Tensor) -> bool:
+        """A lone linear layer whose loss is cross-entropy, with a label for each item."""
+        labels = y.ndim == 2 and not y.is_floating_point()
+        return self.loss is nn.functional.cross_entropy and labels and self._is_linear(x)
+
+    def _layer(
+        self, models: Float[Tensor, "group row parameter"]
+    ) -> tuple[Float[Tensor, "group row output feature"], Float[Tensor, "group row output"] | None]:
+        """The weights and biases of a lone linear layer."""
+        parts = dict(zip(self.names, models.split([shape.numel() for shape in self.shapes], -1), strict=True))
+        return parts["weight"].unflatten(-1, self.shapes[self.names.index("weight")]), parts.get("bias")
 
     def _products(
-        self, models: Float[Tensor, "group row parameter"], x: Float[Tensor, "group item feature"]
+        self,
+        weight: Float[Tensor, "group row output feature"],
+        bias: Float[Tensor, "group row output"] | None,
+        x: Float[Tensor, "group item feature"],
     ) -> Float[Tensor, "group row output item"]:
         """The output of every model of a group for every item of the group."""
-        parts = dict(zip(self.names, models.split([shape.numel() for shape in self.shapes], -1), strict=True))
-        outputs, features = self.shapes[self.names.index("weight")]
-        weight = parts["weight"].reshape(len(models), -1, features)
+        rows = weight.flatten(1, 2)
         # A product with few items takes half the time the other way round.
-        wide = (x @ weight.mT).mT.contiguous() if x.shape[1] < 32 else weight @ x.mT
-        product: Tensor = wide.unflatten(1, (-1, outputs))
-        if "bias" in parts:
-            product += parts["bias"].unsqueeze(-1)
+        wide = (x @ rows.mT).mT.contiguous() if x.shape[1] < 32 else rows @ x.mT
+        product: Tensor = wide.unflatten(1, weight.shape[1:3])
+        if bias is not None:
+            product += bias.unsqueeze(-1)
         return product
 
-    def _losses_of_outputs(
-        self, outputs: Float[Tensor, "*models output item"], y: Shaped[Tensor, "*models item ..."]
-    ) -> Float[Tensor, "*models"]:
-        if self._is_softmax(y, outputs):
-            return _cross_entropy(outputs, y)
-        return vmap(vmap(self.loss))(outputs.mT, y)
+    def _cross_entropies(
+        self,
+        models: Float[Tensor, "group row parameter"],
+        x: Float[Tensor, "group item feature"],
+        y: Int[Tensor, "group item"],
+    ) -> Float[Tensor, "group row item"]:
+        """The cross-entropy of every model of a group for every item of the group.
+
+        Only differences between logits matter: taken relative to the first label's, one label less is to be computed.
+        Then they are taken relative to the largest before anything else: huge ones would swallow the logarithm, and a
+        model of 1e38 everywhere would seem to be always right.
+        """
+        weight, bias = self._layer(models)
+        bias = None if bias is None else bias[..., 1:] - bias[..., :1]
+        others = self._products(weight[:, :, 1:] - weight[:, :, :1], bias, x)
+        logits = nn.functional.pad(others, (0, 0, 1, 0))
+        below = logits - logits.amax(2, keepdim=True)
+        right = below.gather(2, y[:, None, None].expand(-1, below.shape[1], 1, -1)).squeeze(2)
+        return below.exp().sum(2).log_() - right  # not in place: best responses look for gradients
 
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         """The models with the statistics that training on the sample leaves, from those they had before."""
@@ -264,19 +291,6 @@ class Stacked:
 def _at_once(device: torch.device) -> int:
     """How many numbers one pass may hold: some megabytes on a CPU, a gigabyte on a GPU, or what the budget allows."""
     return numbers_at_once(2**22 if device.type == "cpu" else 2**28)
-
-
-def _cross_entropy(
-    logits: Float[Tensor, "*models label item"], y: Int[Tensor, "*models item"]
-) -> Float[Tensor, "*models"]:
-    """The mean cross-entropy of each model's batch, several times as fast as with labels last.
-
-    Logits are taken relative to the largest before anything else: huge ones would swallow the logarithm, and a model
-    of 1e38 everywhere would seem to be always right.
-    """
-    below = logits - logits.amax(-2, keepdim=True)
-    right = below.gather(-2, y.unsqueeze(-2)).squeeze(-2)
-    return (below.exp_().sum(-2).log_() - right).mean(-1)
 
 
 def _channels_last(values: Tensor) -> Tensor:
