@@ -15,6 +15,7 @@ from torch import Tensor
 
 import varangian
 from varangian import Graph, Task, attacks, fused, rules, studies
+from varangian.blocks import blockwise
 from varangian.messages import Told
 from varangian.model import Formula
 from varangian.native import build
@@ -22,7 +23,8 @@ from varangian.native.combining import Loop, loop_for
 from varangian.native.lanewise import lanewise
 from varangian.native.spelling import Unspelled, names_of, spelled
 from varangian.rules.evidence import Smoothed
-from varangian.simulate import adapt, begin, combine, deliver, lie, next_sample, play_round, sealed_inboxes
+from varangian.simulate import adapt, begin, combine, deliver, lie, next_sample, play_round
+from varangian.state import Heard
 from varangian.world import Scene, World, prepare
 
 CPU = torch.device("cpu")
@@ -68,8 +70,7 @@ def test_a_spelled_function_is_the_function(name: str, dtype: torch.dtype) -> No
 
 
 def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varangian.blocks.ROWS", 8)
-    from varangian.blocks import blockwise
+    monkeypatch.setattr("varangian.native.lanewise.ROWS", 8)
 
     a, b = torch.randn(61, 3), torch.randn(61)
     with blockwise(2):
@@ -138,11 +139,11 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
             wiring, told = world.wiring(0), Told(adapted, state.models)
             sent, _ = lie(world, rule, state.rule, attack, state, adapted, told, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
-            inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, next_sample(world, state)[0])
-            models, weights, memory = combine(world, rule, state.rule, wiring, inboxes)
+            heard = Heard(delivered, adapted, next_sample(world, state)[0])
+            models, weights, memory = combine(world, rule, state.rule, wiring, state, heard)
             with fused.compiling(True, CPU):
                 assert isinstance(loop_for(world, rule), Loop)
-                ours = combine(world, rule, state.rule, wiring, inboxes)
+                ours = combine(world, rule, state.rule, wiring, state, heard)
             near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
             torch.testing.assert_close(ours[0], models, **near)
             torch.testing.assert_close(list(ours[1]), list(weights), **near)
@@ -235,3 +236,18 @@ def test_phi_is_kept_as_the_rule_keeps_it() -> None:
         after, _ = play_round(world, rule, attacks.silent(), state)
     assert isinstance(after.rule[0], Smoothed)
     assert after.rule[0].total.stride() == state.rule[0].total.stride()
+
+
+def test_agents_that_stand_apart_in_their_tables() -> None:
+    """A few hear all others and the rest hear two: they are in different tables, and not side by side."""
+    agents = 600
+    hubs = range(0, agents, 50)
+    edges = [(sender, hub) for hub in hubs for sender in range(agents) if sender != hub]
+    ring = [((k + step) % agents, k) for k in range(agents) for step in (1, agents - 1)]
+    graph = Graph.from_edges(agents, sorted({*edges, *ring}))
+    study = studies.target_localization(agents=agents)
+    world = prepare([Scene(study.task(1), graph)], [1], 0.3, CPU, torch.float64)
+    assert any(table.span is None for table in world.wiring(0).tables)
+    for attack in (attacks.uniform(15, 16), attacks.not_finite(), attacks.pulling(step=0.3)):
+        both_ways(world, rules.loss_based(), attack, rounds=3, tolerance=1e-11)
+        both_ways(world, rules.loss_based(smoothing=0.4, judge="same"), attack, rounds=3, tolerance=1e-11)

@@ -94,6 +94,10 @@ class Wiring:
             out[table.rows if table.span is None else table.span] = part
         return out
 
+    def sources(self, delivered: Delivered) -> Sequence[Int[Tensor, "agent slot"]]:
+        """For each table, the row of what was delivered that every slot receives."""
+        return self.two_faced_sources if delivered.two_faced else [table.senders for table in self.tables]
+
     @cached_property
     def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
         """Senders and receivers of the edges between normal agents, everyone's own included."""

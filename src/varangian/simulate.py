@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -34,13 +34,13 @@ from varangian.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for
 from varangian.memory import budget, check, of_run
-from varangian.messages import Delivered, ToAll, ToEach, Told, Wiring, deliver, finite_rows
+from varangian.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
 from varangian.native.combining import loop_for
 from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
-from varangian.state import Seen, State
+from varangian.state import Heard, Seen, State
 from varangian.studies.study import Study
 from varangian.task import Task
 from varangian.truth import Truth
@@ -83,8 +83,7 @@ def listen(
     sent, attack_state = lie(world, rule, memory, attack, state, adapted, told, wiring)
     delivered = deliver(told.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, sample)
-    models, weights, memory = combine(world, rule, memory, wiring, inboxes)
+    models, weights, memory = combine(world, rule, memory, wiring, state, Heard(delivered, adapted, sample))
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -135,12 +134,11 @@ def lie(
         return None, state.attack
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        delivered = deliver(told.adapted, sent, world.byzantine)
-        inboxes = sealed_inboxes(world, wiring, delivered, state, adapted, state.sample)
+        heard = Heard(deliver(told.adapted, sent, world.byzantine), adapted, state.sample)
         if other is None or other == rule:
-            return combine(world, rule, memory, wiring, inboxes)[0]
+            return combine(world, rule, memory, wiring, state, heard)[0]
         blank = [other.init(table.blank(adapted.dtype)) for table in wiring.tables]
-        return combine(world, other, blank, wiring, inboxes)[0]
+        return combine(world, other, blank, wiring, state, heard)[0]
 
     def last_loss(models: Models) -> Float[Tensor, " agent"]:
         return own_loss(world.model, models, state.sample)
@@ -174,42 +172,8 @@ def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent
     return tuple(held(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
 
 
-def sealed_inboxes(
-    world: World, wiring: Wiring, delivered: Delivered, state: State, adapted: Models, sample: Sample
-) -> Sequence[Callable[[], Inbox]]:
-    """What each agent sees, table by table, to be opened when its turn comes."""
-    sources = wiring.two_faced_sources if delivered.two_faced else [table.senders for table in wiring.tables]
-    step_size = world.step_size_at(state.round)
-
-    def opened(table: Neighbourhoods, source: Int[Tensor, "agent slot"]) -> Inbox:
-        of = table.rows_of
-        return Inbox(
-            model=world.judging,
-            rows=delivered.rows,
-            source=source,
-            heard=delivered.heard(source, table),
-            own=of(adapted),
-            previous=of(state.models),
-            samples={"next": tuple(map(of, sample)), "same": tuple(map(of, state.sample))},
-            judged_on=world.task.judge,
-            forgetting=of(world.forgetting),
-            step_size=of(step_size),
-            truth=Truth(table, adapted, world.group, wiring.normal, world.risk),
-            dense=table.dense,
-            alike=table.complete and not delivered.two_faced,
-            private_rows=len(delivered.rows) - world.agents,
-            round=state.round,
-        )
-
-    return [partial(opened, table, source) for table, source in zip(wiring.tables, sources, strict=True)]
-
-
 def combine(
-    world: World,
-    rule: Rule[Any],
-    memory: Sequence[Any],
-    wiring: Wiring,
-    inboxes: Sequence[Callable[[], Inbox]],
+    world: World, rule: Rule[Any], memory: Sequence[Any], wiring: Wiring, state: State, heard: Heard
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
     """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
 
@@ -217,15 +181,47 @@ def combine(
         models, weights, state = rule.combine(inbox, memory)
         return torch.where(finite_rows(models) & normal, models, inbox.own), weights, state
 
-    def of_table(table: Neighbourhoods, opened: Callable[[], Inbox], memory: Any) -> tuple[Models, Table | None, Any]:
-        normal = table.rows_of(world.is_normal)
-        return fast(opened(), memory, normal) if loop is None else loop(table, opened(), memory, normal)
+    def of_table(table: Neighbourhoods, source: Tensor, memory: Any) -> tuple[Models, Table | None, Any]:
+        inbox = inbox_of(world, wiring, table, source, state, heard)
+        return fast(inbox, memory, table.rows_of(world.is_normal))
 
-    fast, loop = fused(combined, world, rule), loop_for(world, rule)
+    loop = loop_for(world, rule)
+    if loop is not None:
+        return loop(world, wiring, memory, state, heard)
+    fast = fused(combined, world, rule)
     models, weights, states = zip(
-        *each(of_table, wiring.tables, inboxes, memory, device=world.start.device), strict=True
+        *each(of_table, wiring.tables, wiring.sources(heard.delivered), memory, device=world.start.device), strict=True
     )
     return wiring.everyones(models), weights, states
+
+
+def inbox_of(
+    world: World,
+    wiring: Wiring,
+    table: Neighbourhoods,
+    source: Int[Tensor, "agent slot"],
+    state: State,
+    heard: Heard,
+) -> Inbox:
+    """What each agent of a table sees."""
+    of, delivered = table.rows_of, heard.delivered
+    return Inbox(
+        model=world.judging,
+        rows=delivered.rows,
+        source=source,
+        heard=delivered.heard(source, table),
+        own=of(heard.adapted),
+        previous=of(state.models),
+        samples={"next": tuple(map(of, heard.sample)), "same": tuple(map(of, state.sample))},
+        judged_on=world.task.judge,
+        forgetting=of(world.forgetting),
+        step_size=of(world.step_size_at(state.round)),
+        truth=Truth(table, heard.adapted, world.group, wiring.normal, world.risk),
+        dense=table.dense,
+        alike=table.complete and not delivered.two_faced,
+        private_rows=len(delivered.rows) - world.agents,
+        round=state.round,
+    )
 
 
 def simulate(

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from varangian.inbox import Table
-from varangian.messages import Wiring
+from varangian.messages import Delivered, Wiring
 from varangian.model import Models, Sample
 
 
@@ -25,6 +25,16 @@ class State(NamedTuple):
     rule: Sequence[Any]
     """The rule's state for each table of neighbourhoods."""
     attack: Any
+
+
+class Heard(NamedTuple):
+    """What agents have before them when they combine."""
+
+    delivered: Delivered
+    adapted: Models
+    """θ̂_k, everyone's own."""
+    sample: Sample
+    """The next one, to judge on."""
 
 
 class Seen(NamedTuple):

@@ -22,6 +22,7 @@ struct Matrix {
 };
 
 struct Table {
+    int64_t agents, slots;
     const int32_t* senders;  // −1 where nothing is heard
     const bool* normal;
     const real *forgetting, *total, *mass;
@@ -33,10 +34,22 @@ struct Sums {
     alignas(64) real own_risk[TILE], share[TILE], mixed[PARAMETERS][TILE];
 };
 
+// Have the next slot of some agents brought near meanwhile: by itself a processor does so within a slot, not across.
+static inline void prepare(const Table& table, int64_t place) {
+    constexpr int READ = 0, WRITE = 1, NEAR = 2;
+    __builtin_prefetch(table.senders + place, READ, NEAR);
+    __builtin_prefetch(table.total + place, READ, NEAR);
+    __builtin_prefetch(table.mass + place, READ, NEAR);
+    __builtin_prefetch(table.new_total + place, WRITE, NEAR);
+    __builtin_prefetch(table.new_mass + place, WRITE, NEAR);
+    __builtin_prefetch(table.weights + place, WRITE, NEAR);
+}
+
 // A slot of some agents, the first of which is agent `at` of the table and number `here` of its tile.
 static inline __attribute__((always_inline)) void listen(
-    const Table& table, int64_t agents, int64_t slots, Sums& sums, int64_t slot, int64_t at, int here, int count) {
-    const int64_t place = slot * agents + at;
+    const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
+    const int64_t place = slot * table.agents + at;
+    prepare(table, place + table.agents);
     Lanes theta[PARAMETERS], sample[OBSERVED];
     Senders who = load<Senders>(table.senders + place, count);
     const Senders there = who >= 0;
@@ -63,7 +76,7 @@ static inline __attribute__((always_inline)) void listen(
     const Lanes risk = heard ? total / mass : all(limits::infinity());
     if (slot == 0) store(sums.own_risk + here, risk < all(limits::max()) ? risk : all(limits::max()), LANES);
     const Which kept = EVERYONE ? risk < all(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
-    const Lanes least = all(limits::min() * slots);
+    const Lanes least = all(limits::min() * table.slots);
     const Lanes share = kept ? 1 / (risk > least ? risk : least) : Lanes{};
     store(table.weights + place, share, count);
     store(sums.share + here, load(sums.share + here, LANES) + share, LANES);
@@ -73,31 +86,31 @@ static inline __attribute__((always_inline)) void listen(
 
 // What a tile's agents make of it: weights that sum to one, and a model unless it is no number.
 static inline __attribute__((always_inline)) void settle(
-    const Table& table, int64_t agents, int64_t slots, const Sums& sums, int64_t at, int here, int count) {
+    const Table& table, const Sums& sums, int64_t at, int here, int count) {
     const Lanes sum = load(sums.share + here, LANES);
     const Which nobody = sum == 0;
-    const Lanes divisor = nobody ? all(1) : sum;
+    const Lanes scale = 1 / (nobody ? all(1) : sum);
     Lanes mixed[PARAMETERS];
-    Which fine = Which{} == 0;
+    Which fine = finite(scale);
     for (int p = 0; p < PARAMETERS; p++) {
-        mixed[p] = load(sums.mixed[p] + here, LANES) / divisor;
+        mixed[p] = load(sums.mixed[p] + here, LANES) * scale;
         fine &= finite(mixed[p]);
     }
-    bool overflown = false;
-    for (int lane = 0; lane < count; lane++) overflown |= !fine[lane];
+    const bool overflown = !every(fine);
 
-    for (int64_t slot = 0; slot < slots; slot++) {
-        real* place = table.weights + slot * agents + at;
-        Lanes weight = load(place, count) / divisor;
+    for (int64_t slot = 0; slot < table.slots; slot++) {
+        real* place = table.weights + slot * table.agents + at;
+        Lanes weight = overflown ? load(place, count) / (nobody ? all(1) : sum) : load(place, count) * scale;
         if (slot == 0) weight += nobody ? all(1) : Lanes{};
         store(place, weight, count);
     }
-    // Shares of almost perfect models are huge, and their products may be too large where those of weights are not.
+    // Shares of almost perfect models are huge, and their products may be too large where those of weights are not; and
+    // one over the sum of tiny shares may be.
     if (overflown)
         for (int p = 0; p < PARAMETERS; p++) {
             mixed[p] = Lanes{};
-            for (int64_t slot = 0; slot < slots; slot++) {
-                const int64_t place = slot * agents + at;
+            for (int64_t slot = 0; slot < table.slots; slot++) {
+                const int64_t place = slot * table.agents + at;
                 Senders who = load<Senders>(table.senders + place, count);
                 who &= who >= 0;
                 mixed[p] += load(table.weights + place, count) * gather(table.rows.column(p), who);
@@ -110,18 +123,26 @@ static inline __attribute__((always_inline)) void settle(
         store(table.models.column(p) + at, taken ? mixed[p] : load(table.own.column(p) + at, count), count);
 }
 
-extern "C" void combine(int64_t agents, int64_t slots, const Table* table) {
+static void combine_table(const Table& table) {
     Sums sums;
-    for (int64_t first = 0; first < agents; first += TILE) {
-        const int some = int(std::min<int64_t>(TILE, agents - first)), whole = some / LANES * LANES;
+    for (int64_t first = 0; first < table.agents; first += TILE) {
+        const int some = int(std::min<int64_t>(TILE, table.agents - first)), whole = some / LANES * LANES;
         std::memset(sums.share, 0, sizeof sums.share);
         std::memset(sums.mixed, 0, sizeof sums.mixed);
-        for (int64_t slot = 0; slot < slots; slot++) {
-            for (int here = 0; here < whole; here += LANES)
-                listen(*table, agents, slots, sums, slot, first + here, here, LANES);
-            if (whole < some) listen(*table, agents, slots, sums, slot, first + whole, whole, some - whole);
+        for (int64_t slot = 0; slot < table.slots; slot++) {
+            for (int here = 0; here < whole; here += LANES) listen(table, sums, slot, first + here, here, LANES);
+            if (whole < some) listen(table, sums, slot, first + whole, whole, some - whole);
         }
-        for (int here = 0; here < whole; here += LANES) settle(*table, agents, slots, sums, first + here, here, LANES);
-        if (whole < some) settle(*table, agents, slots, sums, first + whole, whole, some - whole);
+        for (int here = 0; here < whole; here += LANES) settle(table, sums, first + here, here, LANES);
+        if (whole < some) settle(table, sums, first + whole, whole, some - whole);
+    }
+}
+
+// As many threads as like may call this at once; each takes the next table until none is left.
+extern "C" void combine(const Table* tables, int64_t count, int64_t* taken) {
+    for (;;) {
+        const int64_t next = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+        if (next >= count) return;
+        combine_table(tables[next]);
     }
 }

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Float
 from torch import Tensor
 
-from varangian.blocks import FEW, by_column
+from varangian.blocks import FEW, at_once, by_column, each
 from varangian.fused import is_compiling
 from varangian.graph import Neighbourhoods, narrowed
-from varangian.inbox import Inbox, Table
+from varangian.inbox import Table
+from varangian.messages import Wiring
 from varangian.model import Formula, Models, Sample
 from varangian.native.build import library, step_of, stored_by_column
 from varangian.native.spelling import Unspelled, names_of, spelled
 from varangian.rules.evidence import Smoothed
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
+from varangian.state import Heard, State
 from varangian.world import World
 
 
@@ -36,33 +38,65 @@ class Loop:
 
     combine: Callable[..., None]
     rule: loss_based
+    forgetting: Float[Tensor, "agent 1"]
 
     def __call__(
-        self, table: Neighbourhoods, inbox: Inbox, memory: Smoothed, normal: Bool[Tensor, "agent 1"]
-    ) -> tuple[Models, Table, Smoothed]:
-        """The combined models of a table's normal agents, the others' own; weights; φ."""
-        agents, slots = memory.total.shape
-        before = [_by_slot(values) for values in memory]
-        total, mass, weights = [torch.empty_like(before[0]) for _ in range(3)]
-        models = inbox.own.new_empty(inbox.own.shape[1], agents).T
-        known = inbox.source is table.senders and inbox.heard is table.present
-        senders = table.narrow if known else narrowed(inbox.source, inbox.heard)
-        forgetting = self.rule.smoothing or inbox.forgetting
-        if not isinstance(forgetting, Tensor):
-            forgetting = inbox.own.new_full((agents, 1), forgetting)
-        sample = inbox.samples[self.rule.judge or inbox.judged_on]
-        tables = senders, normal, forgetting, *before, total, mass, weights
-        matrices = [stored_by_column(matrix) for matrix in (inbox.rows, inbox.own, models, *sample)]
-        places = [part.data_ptr() for part in tables]
-        for matrix in matrices:
-            places += matrix.data_ptr(), step_of(matrix)
-        self.combine(agents, slots, (ctypes.c_int64 * len(places))(*places))
-        return models, weights, Smoothed(total, mass)
+        self, world: World, wiring: Wiring, memory: Sequence[Smoothed], state: State, heard: Heard
+    ) -> tuple[Models, Sequence[Table], Sequence[Smoothed]]:
+        """The combined models of normal agents and the others' own; each table's weights; its φ."""
+        delivered, tables = heard.delivered, wiring.tables
+        everything_arrived = delivered.arrived is None and not delivered.two_faced
+        models = heard.adapted.new_empty(heard.adapted.shape[1], len(heard.adapted)).T
+        on_next = (self.rule.judge or world.task.judge) == "next"
+        matrices = heard.adapted, *(heard.sample if on_next else state.sample)
+        own, *sample = map(stored_by_column, matrices)
+        rows = stored_by_column(delivered.rows)
+        after, weights = list[Smoothed](), list[Table]()
+        numbers, alive, apart = list[int](), list[Tensor](), list[tuple[Tensor, Models]]()
+        for table, source, before in zip(tables, wiring.sources(delivered), memory, strict=True):
+            agents, slots = table.senders.shape
+            total, mass = map(_by_slot, before)
+            new_total, new_mass, weight = [torch.empty_like(total) for _ in range(3)]
+            senders = table.narrow if everything_arrived else narrowed(source, delivered.heard(source, table))
+            alive += senders, total, mass
+            after.append(Smoothed(new_total, new_mass))
+            weights.append(weight)
+            if table.span is None:
+                theirs = models.new_empty(models.shape[1], agents).T
+                apart.append((table.rows, theirs))
+                into = theirs.data_ptr(), agents
+            else:
+                into = _place(models, table, alive)
+            # As `Table` of combine.cpp has them.
+            numbers += agents, slots, senders.data_ptr()
+            numbers += _place(world.is_normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
+            numbers += [values.data_ptr() for values in (total, mass, new_total, new_mass, weight)]
+            numbers += rows.data_ptr(), step_of(rows), *_place(own, table, alive), *into
+            for part in sample:
+                numbers += _place(part, table, alive)
+        given, taken = (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(0)
+        if len(tables) == 1:
+            self.combine(given, 1, ctypes.byref(taken))
+        else:
+            threads = range(min(at_once(), len(tables)))
+            each(lambda _: self.combine(given, len(tables), ctypes.byref(taken)), threads, device=models.device)
+        for who, theirs in apart:
+            models[who] = theirs
+        return models, weights, after
 
 
 def _by_slot(table: Table) -> Table:
     """A table as it is to lie in memory; not copied where it does."""
     return table if table.stride() == (1, len(table)) else by_column(table)
+
+
+def _place(matrix: Tensor, table: Neighbourhoods, alive: list[Tensor]) -> tuple[int, int]:
+    """Where a table's agents begin in a matrix, and the step to its next column; in a copy if they stand apart."""
+    if table.span is not None:
+        return matrix.data_ptr() + table.span.start * matrix.element_size(), step_of(matrix)
+    matrix = stored_by_column(matrix[table.rows])
+    alive.append(matrix)
+    return matrix.data_ptr(), step_of(matrix)
 
 
 def loop_for(world: World, rule: Rule[Any]) -> Loop | None:
@@ -89,8 +123,9 @@ def _loop(world: World, rule: loss_based) -> Loop | None:
     except Unspelled as reason:
         warnings.warn(f"combining is compiled by torch, not as one loop: {reason}", stacklevel=5)
         return None
-    loop.argtypes, loop.restype = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p], None
-    return Loop(loop, rule)
+    loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
+    nu = world.forgetting
+    return Loop(loop, rule, nu if rule.smoothing is None else torch.full_like(nu, rule.smoothing))
 
 
 def _formula(model: Formula, sample: Sample, rule: loss_based) -> str:

@@ -48,6 +48,11 @@ static inline Lanes gather(const real* from, Senders who) {
 static inline Lanes larger(Lanes a, Lanes b) { return (a > b) | (a != a) ? a : b; }
 static inline Lanes smaller(Lanes a, Lanes b) { return (a < b) | (a != a) ? a : b; }
 static inline Lanes magnitude(Lanes a) { return a < 0 ? -a : a; }
+static inline bool every(Which which) {
+    word out = -1;
+    for (int lane = 0; lane < LANES; lane++) out &= which[lane];
+    return out;
+}
 static inline Which finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
 
 #define EACH(function)                                                               \

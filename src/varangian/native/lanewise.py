@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from varangian import blocks
+from varangian.blocks import ROWS, at_once, each
 from varangian.native.build import library, step_of, stored_by_column
 from varangian.native.spelling import Spelled, Unspelled, names_of, spelled
 
@@ -28,14 +28,14 @@ class Lanewise:
         out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
         begin = [matrix.data_ptr() for matrix in (*matrices, *out)]
         places = (ctypes.c_void_p * len(begin))(*begin)
-        if self.agents <= blocks.ROWS:
+        if self.agents <= ROWS:
             self.each(0, self.agents, self.steps, places)
         else:
-            ends = [*range(blocks.ROWS, self.agents, blocks.ROWS), self.agents]
-            blocks.each(
+            cuts = [self.agents * part // at_once() for part in range(at_once() + 1)]
+            each(
                 lambda first, last: self.each(first, last, self.steps, places),
-                [0, *ends[:-1]],
-                ends,
+                cuts[:-1],
+                cuts[1:],
                 device=out[0].device,
             )
         return [matrix.T for matrix in out]
