@@ -119,10 +119,13 @@ def run(
         bool,
         typer.Option(
             "--compile",
-            help="Compile a round's functions for this CPU: some ten seconds for rounds about twice as fast, "
+            help="Compile rounds for this CPU: two to twenty seconds for rounds two to four times as fast, "
             "worth it in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
         ),
     ] = False,
+    threads: Annotated[
+        int | None, typer.Option(help="Use so many CPU cores; unless given, one for small networks, else all.", min=1)
+    ] = None,
     data: Data = None,
     out: Out = None,
     resume: Resume = False,
@@ -150,18 +153,20 @@ def run(
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if tensorboard and cluster is not None:
         raise BadInput("--tensorboard watches rounds played by this process; leave it out, or leave out --engine ray")
-    if compile_ and cluster is not None:
-        raise BadInput("--compile is for rounds played by this process; leave it out, or leave out --engine ray")
+    for option, given in (("--compile", compile_), ("--threads", threads)):
+        if given and cluster is not None:
+            raise BadInput(f"{option} is for rounds played by this process; leave it out, or leave out --engine ray")
     if resume and out is None:
         raise BadInput("--resume needs --out, the folder of the run to go on with")
     if tensorboard and out is None:
         raise BadInput("--tensorboard needs --out, the folder to write to")
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
+    from varangian.machine import with_threads
     from varangian.plan import check, from_toml, plan_for, read_byzantine
 
     stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "rules": rule,
         "attacks": attack,
         "byzantine": [read_byzantine(value) for value in byzantine or ()],
@@ -172,7 +177,7 @@ def run(
         "judge_dtype": judge_dtype,
         "memory": memory,
     }
-    stored |= {name: value for name, value in given.items() if value not in (None, [])}
+    stored |= {name: value for name, value in settings.items() if value not in (None, [])}
     stored["settings"] = {**stored.get("settings", {}), **dict(_pair(text) for text in set_ or ())}
     plan = plan_for(**stored)
     check(plan)
@@ -182,11 +187,13 @@ def run(
         check_compiler()
     try:
         port = live_port or 0 if live or live_port is not None else None
-        _run(plan, out, resume, quiet, port, tensorboard, cluster, compile_)
+        with with_threads(threads):
+            _run(plan, out, resume, quiet, port, tensorboard, cluster, compile_)
     except KeyboardInterrupt:
         again = ["varangian", "run", f"{out}/config.toml", "--resume", "--out", str(out)]
         again += ["--data", str(data)] if data is not None else []
         again += as_options(cluster) + ["--compile"] * compile_
+        again += ["--threads", str(threads)] if threads else []
         print(
             f"varangian: interrupted; go on with: {shlex.join(again)}" if out else "varangian: interrupted",
             file=sys.stderr,

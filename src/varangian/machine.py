@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
@@ -57,6 +58,26 @@ def addressed(world: World, round: int) -> Iterator[None]:
 
 
 @contextmanager
+def with_threads(number: int | None) -> Iterator[None]:
+    """Runs within use so many threads, whatever their size; as they choose themselves where none is given.
+
+    >>> with with_threads(0): pass
+    Traceback (most recent call last):
+    varangian.errors.BadInput: a run needs at least one thread, but threads is 0
+    """
+    if number is not None and number < 1:
+        raise BadInput(f"a run needs at least one thread, but threads is {number}")
+    token = _GIVEN.set(number or _GIVEN.get())
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+_GIVEN: ContextVar[int | None] = ContextVar("threads asked for", default=None)
+
+
+@contextmanager
 def threads_for(world: World) -> Iterator[None]:
     """One thread for small networks: splitting small operations costs more than it saves, much more on busy cores.
 
@@ -64,12 +85,13 @@ def threads_for(world: World) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     numbers = sum(part.numel() for part in world.sample(0)) + world.start.numel()
-    if world.start.shape[1] <= FEW and len(world.wiring(0).tables) > 1:
-        with blockwise(before):
+    blocks = world.start.shape[1] <= FEW and len(world.wiring(0).tables) > 1
+    threads = _GIVEN.get() or (before if blocks or numbers >= 2**20 else 1)
+    if blocks:
+        with blockwise(threads):
             yield
         return
-    if numbers < 2**20:
-        torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:

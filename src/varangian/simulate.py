@@ -32,7 +32,7 @@ from varangian.errors import BadInput
 from varangian.fused import compiling, fused
 from varangian.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.inbox import Inbox, Table
-from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for
+from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
 from varangian.memory import budget, check, of_run
 from varangian.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.model import Models, Sample, own_loss
@@ -243,6 +243,7 @@ def simulate(
     memory: str | int | None = None,
     engine: Engine | str | None = None,
     compile: bool = False,
+    threads: int | None = None,
 ) -> xr.Dataset:
     """Run a network of agents and return what was measured: seed × round × agent.
 
@@ -254,6 +255,7 @@ def simulate(
     `memory="4GiB"` keeps to so much; what cannot fit into it, or into the machine, is refused before it starts.
     `engine=varangian.engines.ray(shards=4)` spreads the network over a Ray cluster; what comes out is the same.
     `compile=True` compiles a round's functions for a CPU: after some seconds, rounds are faster and differ by rounding.
+    `threads=2` uses so many of its cores, also for what is too small to gain by it on a machine that does other things.
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
@@ -279,7 +281,7 @@ def simulate(
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
         return on_cluster(cluster, jobs, device, dtype, judge_dtype, callbacks, folder, resume, record_every)
     parts: list[xr.Dataset] = []
-    with budget(memory):
+    with budget(memory), with_threads(threads):
         opening = _scene(task, graph, numbers[0])
         together = seeds_at_once(opening) if len(numbers) > 1 else 1
         for first in range(0, len(numbers), together):
