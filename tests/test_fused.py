@@ -190,6 +190,22 @@ def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.M
     torch.testing.assert_close(ends[1], ends[0], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("_traced_only")
+@pytest.mark.parametrize("agents", [6000, 20_000])
+def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
+    world = prepare([studies.target_localization(agents=agents).scene(0)], [0], 0.2, CPU, torch.float32)
+    plain = [world.sample(round) for round in (3, 40)]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):  # what a first run leaves behind must be of use to a second
+            with fused.compiling(True, CPU):
+                for _ in range(3):
+                    drawn = [world.sample(round) for round in (3, 40)]
+            torch.testing.assert_close(drawn, plain, rtol=0, atol=0)
+    again = world.sample(41)
+    assert all(type(part) is Tensor for part in again)
+
+
 @dataclass(frozen=True)
 class counting:
     """Averages, looking at something that only a plain run can show."""

@@ -122,11 +122,13 @@ def _called(
     compiled = workshop.made.get(key)
     if compiled is not None:
         return compiled(leaves)
-    # Having run once, a function has made what it keeps for itself, such as copies of a module, of real tensors.
     result = (plain or function)(*parts)
     with workshop.lock:
         if key not in workshop.made and name not in workshop.plain and len(workshop.made) < MOST:
             try:
+                if plain is not None:
+                    # Having run once, a function has made what it keeps for itself of real tensors.
+                    function(*parts)
                 compiled = _compiled(function, parts, leaves, _Threads(workshop.threads, shared=plain is None))
                 _check_alike(compiled(leaves), result)
                 workshop.made[key] = compiled

@@ -247,7 +247,7 @@ def sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -
     """From the round to what arrives in it, for several networks side by side."""
     pieces = [piece for task, own in zip(tasks, draws, strict=True) for piece in _pieces(task.stream, own)]
     streams, of_streams = zip(*pieces, strict=True)
-    of_one = tasks[0].stream
+    only, drawn_anew = tasks[0].stream, len(tasks) == 1 and not _still(tasks[0].stream)
 
     def in_pieces(start: int, rounds: int) -> Sample:
         parts = each(
@@ -258,30 +258,35 @@ def sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -
         )
         return tuple(joined(part, rows=1) for part in zip(*parts, strict=True))
 
-    def one_round(start: Tensor) -> Sample:
-        return in_pieces(int(start), 1)
+    numbers = sum(part.numel() for part in in_pieces(0, 1))
+    at_a_time = max(1, min(512, 2**18 // numbers))
 
-    def one_round_at_once(start: Tensor) -> Sample:
+    def plainly(start: Tensor) -> Sample:
+        return in_pieces(int(start), at_a_time)
+
+    def in_one(start: Tensor) -> Sample:
         # Only ever traced, with a round that holds no number.
-        return of_one.samples(draws[0], cast(int, start), 1, dtype)
+        return only.samples(draws[0], cast(int, start), at_a_time, dtype)
 
     def samples(start: int, rounds: int) -> list[Sample]:
-        if len(tasks) == 1 and len(pieces) > 1 and rounds == 1:
-            draw = fused(one_round_at_once, of_one, plain=one_round)
-            return [tuple(part[0] for part in draw(torch.tensor(start)))]
-        return list(zip(*in_pieces(start, rounds), strict=True))
+        # Where many are drawn, that is a good part of a round.
+        many = drawn_anew and numbers >= 2**14
+        drawn = fused(in_one, only, plain=plainly)(torch.tensor(start)) if many else in_pieces(start, rounds)
+        return list(zip(*drawn, strict=True))
 
-    numbers = sum(part.numel() for part in samples(0, 1)[0])
-    return ahead(samples, rounds=max(1, min(512, 2**18 // numbers)))
+    return ahead(samples, at_a_time)
 
 
 def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
-    # Data that lies still is only looked up: nothing is gained by doing so in blocks.
-    still = isinstance(stream, Copyable) or not isinstance(stream, Divisible)
-    if still or draws.seed.device.type != "cpu":
+    if _still(stream) or draws.seed.device.type != "cpu":
         return [(stream, draws)]
     spans = [slice(first, first + ROWS) for first in range(0, stream.agents, ROWS)]
     return [(part_of(stream, span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
+
+
+def _still(stream: Stream) -> bool:
+    """Data that lies still is only looked up: nothing is gained by doing so in blocks, or by compiling it."""
+    return isinstance(stream, Copyable) or not isinstance(stream, Divisible)
 
 
 def wirer(
