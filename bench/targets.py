@@ -153,7 +153,9 @@ def small() -> Iterator[Row]:
         with one.rounds(compile=bool(way)) as single, many.rounds(compile=bool(way)) as several:
             single()  # for the first time, which compiles
             several()
-            floor, of_one, of_many = best_each([sixty, single, several], 4.0)
+            # Some in a row, as in a run.
+            plays = [partial(_in_a_row, play, 20) for play in (sixty, single, several)]
+            floor, of_one, of_many = best_each(plays, 4.0)
         yield _told(f"localization, 100 agents{way}: times 60 elementwise operations", of_one / floor, 1.0)
         yield _told(f"localization, 32 seeds at once{way}: times one seed", of_many / of_one, 4.0)
     torch.set_num_threads(before)

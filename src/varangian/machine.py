@@ -45,10 +45,7 @@ def seeds_at_once(scene: Scene) -> int:
 
 @contextmanager
 def addressed(world: World, round: int) -> Iterator[None]:
-    """Set torch's own generator for a round where a model trains with it (dropout), and put it back after."""
-    if not world.model.random:
-        yield
-        return
+    """Set torch's own generator for a round, for models that train with it (dropout), and put it back after."""
     devices = [world.start.device] if world.start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from varangian.blocks import FEW, is_by_column, joined, replaced
 from varangian.graph import MOST, Graph, Neighbourhoods
+from varangian.model import Model, Models
 
 
 class Told(NamedTuple):
@@ -23,6 +24,13 @@ class Told(NamedTuple):
     """θ̂ of everyone."""
     previous: Float[Tensor, "agent shared"]
     """θ of everyone, before adapting."""
+
+    @staticmethod
+    def by(model: Model, adapted: Models, previous: Models) -> Told:
+        """By agents with these models: the part that travels."""
+        shared = model.shared
+        whole = shared == model.parameters
+        return Told(adapted, previous) if whole else Told(adapted[:, :shared], previous[:, :shared])
 
 
 class ToAll(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -64,8 +65,7 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
 def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
     """One round, in the paper's order."""
     adapted, optimiser = adapt(world, state)
-    shared = world.model.shared
-    return listen(world, rule, attack, state, adapted, optimiser, Told(adapted[:, :shared], state.models[:, :shared]))
+    return listen(world, rule, attack, state, adapted, optimiser, Told.by(world.model, adapted, state.models))
 
 
 def listen(
@@ -114,7 +114,7 @@ def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Mode
     few = world.start.shape[1] <= FEW
     in_blocks = partial(by_blocks, step if few else fused(step, world), whole=world.model.random)
     stepped = fused(step, world, plain=cast(Any, in_blocks)) if few else in_blocks
-    with addressed(world, state.round):
+    with addressed(world, state.round) if world.model.random else nullcontext():
         adapted: tuple[Models, tuple[Tensor, ...]] = stepped(*parts)
     return adapted
 

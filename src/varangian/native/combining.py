@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +75,9 @@ class Loop:
             numbers += rows.data_ptr(), step_of(rows), *_place(own, table, alive), *into
             for part in sample:
                 numbers += _place(part, table, alive)
-        given, taken = (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(0)
-        if len(tables) == 1:
-            self.combine(given, 1, ctypes.byref(taken))
-        else:
-            threads = range(min(at_once(), len(tables)))
-            each(lambda _: self.combine(given, len(tables), ctypes.byref(taken)), threads, device=models.device)
+        given, taken = array("q", numbers), array("q", [0])
+        places = given.buffer_info()[0], len(tables), taken.buffer_info()[0]
+        each(lambda _: self.combine(*places), range(min(at_once(), len(tables))), device=models.device)
         for who, theirs in apart:
             models[who] = theirs
         return models, weights, after

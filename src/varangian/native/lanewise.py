@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,12 +23,15 @@ class Lanewise:
     agents: int
     steps: ctypes.Array[ctypes.c_int64]
     results: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    as_stored: bool
+    """They lie column after column as they are given."""
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
-        matrices = [stored_by_column(part) for part in given]
+        matrices = given if self.as_stored else [stored_by_column(part) for part in given]
         out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
         begin = [matrix.data_ptr() for matrix in (*matrices, *out)]
-        places = (ctypes.c_void_p * len(begin))(*begin)
+        kept = array("q", begin)
+        places = kept.buffer_info()[0]
         if self.agents <= ROWS:
             self.each(0, self.agents, self.steps, places)
         else:
@@ -53,7 +57,13 @@ def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor])
     loop = library(kinds.pop(), _compute(given, text), "each.cpp").each
     loop.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
     loop.restype = None
-    return Lanewise(loop, agents, (ctypes.c_int64 * len(steps))(*steps), list(zip(shapes, text.dtypes, strict=True)))
+    return Lanewise(
+        loop,
+        agents,
+        (ctypes.c_int64 * len(steps))(*steps),
+        list(zip(shapes, text.dtypes, strict=True)),
+        as_stored=all(stored_by_column(part) is part for part in given),
+    )
 
 
 def _compute(given: Sequence[Tensor], text: Spelled) -> str:
