@@ -112,8 +112,9 @@ def main() -> None:
         study, counts, rounds, seeds = studies.digits(), (0, 2), 320 if asked.quick else 1600, 1
     else:
         study, counts, rounds, seeds = studies.human_activity(), (0, 10), 200 if asked.quick else 1000, 3
-    loads = [(convolutional(10, asked.device), 4.0)]
-    if asked.device == "cpu":
+    if asked.device == "cuda":
+        loads = [(convolutional(agents, "cuda"), 1.0) for agents in ((10,) if asked.quick else (10, 100))]
+    else:
         loads = [(convolutional(10), 1.0), (softmax(100), 5.0), (softmax(1000, 20), 5.0)][asked.quick :]
     show([row for load, seconds in loads for row in cost(load, seconds)], "What sparing saves", out / "cost.csv")
     kept = [

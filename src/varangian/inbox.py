@@ -106,6 +106,13 @@ class Inbox:
             loss[agents] = loss[agents].scatter(1, first, few.loss(on))
         return loss
 
+    def on_part(self, part: float) -> Inbox:
+        """The same messages, to be judged on the first items of every agent's batch."""
+        if part == 1:
+            return self
+        samples = {on: _part_of(sample, part) for on, sample in self.samples.items()}
+        return replace(self, samples=samples, _losses={})
+
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the part that travels."""
         target = target[:, : self.rows.shape[1]]

@@ -40,8 +40,8 @@ class sparing:
     φ_lk smooths the losses that were observed, and stays as it is in between: keep l while φ_lk ≤ φ_kk, weigh by 1/φ_lk
     (eq. 9, 10); who is not judged in a round has no weight in it. With nothing spared it is `loss_based`, number for
     number. Theorem 1 speaks of risks, not of how they are estimated; a change in a neighbour is noticed later. Costs
-    the part of `loss_based`'s evaluations that is due, and on a GPU one moment of waiting for it to tell how many that
-    are.
+    the part of `loss_based`'s evaluations that is due; with `back_off` or `most`, on a GPU, also a moment of waiting for
+    it to tell how many those are.
     """
 
     every: int = 1
@@ -72,8 +72,10 @@ class sparing:
     def combine(self, inbox: Inbox, state: Spared) -> Combined[Spared]:
         if inbox.round % self.every:
             return Combined(inbox.own, onto_self(inbox), state)
-        due = self._due(inbox, state)
-        loss = inbox.loss_where(due, self.judge, self.part)
+        if self.back_off == 1 and self.most is None:
+            loss = inbox.on_part(self.part).loss(self.judge)
+        else:
+            loss = inbox.loss_where(self._due(inbox, state), self.judge, self.part)
         risk, known = smooth(loss, self.smoothing or inbox.forgetting, state.known)
         kept = not_worse(risk)
         weights = by_inverse(risk, kept)
