@@ -76,21 +76,12 @@ def each(function: Callable[..., Done], *parts: Sequence[Any], device: torch.dev
     if threads < 2 or device.type != "cpu":
         return list(map(function, *parts))
     learning = torch.is_grad_enabled()
-    done, left = dict[int, Done](), enumerate(zip(*parts, strict=True))
 
-    def work() -> None:
-        with blockwise(1), torch.set_grad_enabled(learning):  # which every thread decides for itself
-            for place, part in left:
-                done[place] = function(*part)
+    def alike(*part: Any) -> Done:
+        with torch.set_grad_enabled(learning):  # which every thread decides for itself
+            return function(*part)
 
-    others = [_pool(threads - 1, os.getpid()).submit(work) for _ in range(threads - 1)]
-    # This thread works too: were it to sleep, the last one to be woken might have to wait for its core.
-    try:
-        work()
-    finally:
-        for other in others:
-            other.result()
-    return [done[place] for place in range(len(done))]
+    return list(_pool(threads, os.getpid()).map(alike, *parts))
 
 
 def at_once() -> int:
@@ -127,7 +118,7 @@ _OF_THREAD = threading.local()
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Threads of this process: a forked one inherits the pool but not its threads."""
-    return ThreadPoolExecutor(threads, "varangian")
+    return ThreadPoolExecutor(threads, "varangian", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def by_blocks(function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
