@@ -342,6 +342,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     ("asked", "said"),
     [
         ("run target-localization --tensorboard --out out", "--tensorboard watches rounds played by this process"),
+        ("run target-localization --threads 2 --out out", "--threads is for rounds played by this process"),
         ("tournament target-localization --jobs 2", "--jobs counts processes of this machine"),
     ],
 )

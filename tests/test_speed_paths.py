@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from varangian import attacks, rules
+import varangian
+from varangian import BadInput, attacks, rules
 from varangian.blocks import blockwise, by_blocks, by_column, each, is_by_column, joined, own_copy, replaced
 from varangian.graph import Graph
 from varangian.lean import ByWindows, lean
@@ -306,3 +307,24 @@ def test_convolutions_one_by_one(threads: int) -> None:
         torch.testing.assert_close(model.judge_all(rows, (x, y)), expected)
         torch.testing.assert_close(model.judge(rows[:, None], (x, y))[:, 0], expected.diagonal())
         assert torch.equal(model.gradient(rows, (x, y)), model.gradient(rows, (x, y)))
+
+
+def test_a_run_has_the_threads_it_is_given() -> None:
+    """A small network takes one by itself; what is asked for counts more, and ends with the run."""
+    seen: list[int] = []
+
+    class Watch:
+        def start(self, world: object, state: object, rounds: int) -> None:
+            seen.append(torch.get_num_threads())
+
+        def round(self, world: object, state: object, recorder: object) -> None: ...
+
+        def end(self, world: object, state: object) -> None: ...
+
+    study, before = target_localization(agents=12), torch.get_num_threads()
+    for threads in (None, 2, None):
+        varangian.simulate(study, rounds=1, callbacks=[Watch()], threads=threads)
+    assert seen == [1, 2, 1]
+    assert torch.get_num_threads() == before
+    with pytest.raises(BadInput, match="at least one thread, but threads is 0"):
+        varangian.simulate(study, rounds=1, threads=0)
