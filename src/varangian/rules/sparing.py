@@ -40,8 +40,8 @@ class sparing:
     φ_lk smooths the losses that were observed, and stays as it is in between: keep l while φ_lk ≤ φ_kk, weigh by 1/φ_lk
     (eq. 9, 10); who is not judged in a round has no weight in it. With nothing spared it is `loss_based`, number for
     number. Theorem 1 speaks of risks, not of how they are estimated; a change in a neighbour is noticed later. Costs
-    the part of `loss_based`'s evaluations that is due; with `back_off` or `most`, on a GPU, also a moment of waiting for
-    it to tell how many those are.
+    the part of `loss_based`'s evaluations that is due; with `back_off` or `most`, on a GPU, also a moment of waiting
+    for it to tell how many those are.
     """
 
     every: int = 1
