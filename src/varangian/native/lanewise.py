@@ -42,7 +42,7 @@ class Lanewise:
                 cuts[1:],
                 device=out[0].device,
             )
-        return [matrix.T for matrix in out]
+        return [matrix.mT if matrix.ndim == 2 else matrix for matrix in out]
 
 
 def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]) -> Lanewise:
