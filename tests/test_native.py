@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import shutil
@@ -251,3 +252,35 @@ def test_agents_that_stand_apart_in_their_tables() -> None:
     for attack in (attacks.uniform(15, 16), attacks.not_finite(), attacks.pulling(step=0.3)):
         both_ways(world, rules.loss_based(), attack, rounds=3, tolerance=1e-11)
         both_ways(world, rules.loss_based(smoothing=0.4, judge="same"), attack, rounds=3, tolerance=1e-11)
+
+
+def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends while a thread has yet to begin: all that it was pointed to must still be there."""
+    held: list[Any] = []
+
+    def interrupted(function: Any, *parts: Any, device: torch.device) -> None:
+        held.append(function)
+        raise KeyboardInterrupt
+
+    world, rule = localized(40, torch.float32), rules.loss_based()
+    with torch.no_grad(), fused.compiling(True, CPU):
+        state = begin(world, rule, attacks.silent())
+        adapted, _ = adapt(world, state)
+        heard = Heard(deliver(adapted, None, world.byzantine), adapted, next_sample(world, state)[0])
+        loop = loop_for(world, rule)
+        assert loop is not None
+        monkeypatch.setattr("varangian.native.combining.each", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop(world, world.wiring(0), state.rule, state, heard)
+    step = lanewise(lambda a: [a + a], (torch.ones(40),))
+    monkeypatch.setattr("varangian.native.lanewise.each", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        step(torch.ones(40))
+
+    kept = [world.is_normal, loop.forgetting]
+    names = [inspect.getclosurevars(function).nonlocals for function in held]
+    kept += [*names[0]["alive"], *names[1]["matrices"], *names[1]["out"]]
+    spans = [(part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()) for part in kept]
+    pointers = [number for number in (*names[0]["given"], *names[1]["begin"]) if number > 2**20]
+    assert len(pointers) > 12
+    assert all(any(first <= pointer < first + size for first, size in spans) for pointer in pointers)

@@ -53,17 +53,19 @@ class Loop:
         own, *sample = map(stored_by_column, matrices)
         rows = stored_by_column(delivered.rows)
         after, weights = list[Smoothed](), list[Table]()
-        numbers, alive, apart = list[int](), list[Tensor](), list[tuple[Tensor, Models]]()
+        numbers, apart = list[int](), list[tuple[Tensor, Models]]()
+        alive = [models, rows, own, *sample]
         for table, source, before in zip(tables, wiring.sources(delivered), memory, strict=True):
             agents, slots = table.senders.shape
             total, mass = map(_by_slot, before)
             new_total, new_mass, weight = [torch.empty_like(total) for _ in range(3)]
             senders = table.narrow if everything_arrived else narrowed(source, delivered.heard(source, table))
-            alive += senders, total, mass
+            alive += senders, total, mass, new_total, new_mass, weight
             after.append(Smoothed(new_total, new_mass))
             weights.append(weight)
             if table.span is None:
                 theirs = models.new_empty(models.shape[1], agents).T
+                alive.append(theirs)
                 apart.append((table.rows, theirs))
                 into = theirs.data_ptr(), agents
             else:
@@ -76,8 +78,13 @@ class Loop:
             for part in sample:
                 numbers += _place(part, table, alive)
         given, taken = array("q", numbers), array("q", [0])
-        places = given.buffer_info()[0], len(tables), taken.buffer_info()[0]
-        each(lambda _: self.combine(*places), range(min(at_once(), len(tables))), device=models.device)
+
+        def work(thread: int) -> object:
+            self.combine(given.buffer_info()[0], len(tables), taken.buffer_info()[0])
+            # An interrupt may end the call while a thread is still at it: so long nothing it writes to may be freed.
+            return alive
+
+        each(work, range(min(at_once(), len(tables))), device=models.device)
         for who, theirs in apart:
             models[who] = theirs
         return models, weights, after

@@ -29,19 +29,16 @@ class Lanewise:
     def __call__(self, *given: Tensor) -> list[Tensor]:
         matrices = given if self.as_stored else [stored_by_column(part) for part in given]
         out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
-        begin = [matrix.data_ptr() for matrix in (*matrices, *out)]
-        kept = array("q", begin)
-        places = kept.buffer_info()[0]
-        if self.agents <= ROWS:
-            self.each(0, self.agents, self.steps, places)
-        else:
-            cuts = [self.agents * part // at_once() for part in range(at_once() + 1)]
-            each(
-                lambda first, last: self.each(first, last, self.steps, places),
-                cuts[:-1],
-                cuts[1:],
-                device=out[0].device,
-            )
+        begin = array("q", [matrix.data_ptr() for matrix in (*matrices, *out)])
+
+        def work(first: int, last: int) -> object:
+            self.each(first, last, self.steps, begin.buffer_info()[0])
+            # An interrupt may end the call while a thread is still at it: so long nothing it writes to may be freed.
+            return matrices, out
+
+        threads = at_once() if self.agents > ROWS else 1
+        cuts = [self.agents * part // threads for part in range(threads + 1)]
+        each(work, cuts[:-1], cuts[1:], device=out[0].device)
         return [matrix.mT if matrix.ndim == 2 else matrix for matrix in out]
 
 
