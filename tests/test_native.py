@@ -44,6 +44,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "mean": lambda a, b: a.mean(1, keepdim=True) / (1 + b.square())[:, None],
     "waves": lambda a, b: a.unbind(1)[2].sin() + b.cos() * a[:, :2].tanh().sum(1) - (a * a).sum(-1).sqrt(),
     "two results": lambda a, b: (torch.where(a > b[:, None], a, -a), (b < 0) & (a[:, 0] >= 0)),
+    "every other": lambda a, b: a[:, ::2].sum(1) * b.pow(2.0),
     "constants": lambda a, b: torch.where(b > 0, math.nan, torch.where(b < -1, -math.inf, b)) + 1.5,
     "exponentials": lambda a, b: a.exp() + b.expm1()[:, None] + torch.log(a.abs() + 1),
 }
@@ -86,6 +87,10 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
         (lambda a, b: a[1:] + b[1:, None], "picks or adds up agents"),
         (lambda a, b: a.sort(1).values, "no C.. for aten.sort"),
         (lambda a, b: b**2.5, "no C.. for aten.pow"),
+        (lambda a, b: a[::2] + 1, "picks or adds up agents"),
+        (lambda a, b: a.sum(()), "picks or adds up agents"),
+        (lambda a, b: a.sum(1, dtype=torch.float64), "with dtype"),
+        (lambda a, b: a if bool(b.sum() > 0) else -a, "cannot be followed"),
         (lambda a, b: a[None] + b[:, None], "before agents"),
         (lambda a, b: sum(a[:, k % 3] * k for k in range(500)), "more than 400 lines"),
         (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it holds"),
@@ -110,6 +115,17 @@ def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(Unspelled, match="false refuses"):
         build.library(torch.float32, "one more text", "each.cpp")
+
+
+def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **settings: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("varangian.native.build.Path.write_text", full)
+    world = localized(12, torch.float32)
+    with torch.no_grad(), fused.compiling(True, CPU), pytest.warns(UserWarning, match="No space left on device"):
+        # Another formula than elsewhere in this file, so that it is not compiled already.
+        assert loop_for(world, rules.loss_based(keep="all", smoothing=0.123)) is None
 
 
 RULES = [
@@ -213,11 +229,15 @@ def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
 
 
 def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
+    class like_it(rules.loss_based):
+        """May do anything else."""
+
     world = localized(12, torch.float32)
     with torch.no_grad():
         assert loop_for(world, rules.loss_based()) is None
         with fused.compiling(True, CPU):
             assert loop_for(world, rules.average()) is None
+            assert loop_for(world, like_it()) is None
             assert loop_for(world, rules.loss_based(weigh="regret")) is None
             with torch.enable_grad():
                 assert loop_for(world, rules.loss_based()) is None

@@ -275,6 +275,8 @@ def simulate(
         raise BadInput("a cluster's rounds are not compiled; leave out compile or engine")
     if cluster is not None and memory is not None:
         raise BadInput("memory bounds this process, and shards are others; leave out memory, or take more shards")
+    if cluster is not None and threads is not None:
+        raise BadInput("threads are this process's, and shards are others; leave out threads or engine")
     if cluster is not None:
         from varangian.engines.sharded import Job, on_cluster
 

@@ -39,17 +39,17 @@ def library(dtype: torch.dtype, spelled: str, loop: str) -> ctypes.CDLL:
 @cache
 def _built(text: str) -> ctypes.CDLL:
     """Compiled once in a process; the file is not needed once it is loaded."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "loop.cpp", Path(folder) / "loop.so"
-        source.write_text(text, encoding="utf-8")
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder) / "loop.cpp", Path(folder) / "loop.so"
+            source.write_text(text, encoding="utf-8")
             subprocess.run([compiler(), *_OPTIONS, source, "-o", library], check=True, capture_output=True, text=True)
             return ctypes.CDLL(str(library))
-        except subprocess.CalledProcessError as error:
-            said = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-            raise Unspelled(f"{compiler()} refuses: {said[0][-150:]}") from error
-        except OSError as error:
-            raise Unspelled(str(error)) from error
+    except subprocess.CalledProcessError as error:
+        said = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
+        raise Unspelled(f"{compiler()} refuses: {said[0][-150:]}") from error
+    except OSError as error:
+        raise Unspelled(str(error)) from error
 
 
 def stored_by_column(values: Tensor) -> Tensor:

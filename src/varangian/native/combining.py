@@ -106,7 +106,7 @@ def _place(matrix: Tensor, table: Neighbourhoods, alive: list[Tensor]) -> tuple[
 
 def loop_for(world: World, rule: Rule[Any]) -> Loop | None:
     """The loop that does what the rule does in this world; nothing where there is none, or nothing is compiled."""
-    if not is_compiling() or torch.is_grad_enabled() or not isinstance(rule, loss_based):
+    if not is_compiling() or torch.is_grad_enabled() or type(rule) is not loss_based:
         return None
     made = _MADE.setdefault(world, {})
     if rule not in made:

@@ -48,9 +48,16 @@ def spelled(function: Callable[..., Any], given: Sequence[Tensor], names: Sequen
 
     try:
         graph = make_fx(function, dict(core_aten_decompositions()), tracing_mode="fake")(*given).graph
+        return _written(graph, len(given[0]), names)
+    except Unspelled:
+        raise
     except Exception as error:  # whatever somebody's function may do, such as to decide by a number
-        raise Unspelled(f"it cannot be traced: {str(error).strip().splitlines()[:1]}") from error
-    writer, left, known = _Writer(len(given[0])), list(names), dict[Any, Any]()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+        raise Unspelled(f"it cannot be followed: {reason}") from error
+
+
+def _written(graph: fx.Graph, agents: int, names: Sequence[Names]) -> Spelled:
+    writer, left, known = _Writer(agents), list(names), dict[Any, Any]()
     for node in graph.nodes:
         if node.op == "placeholder":
             known[node] = left.pop(0)
@@ -89,14 +96,18 @@ class _Writer:
         self.lines: list[str] = []
 
     def spell(self, operation: Any, *args: Any, **settings: Any) -> Any:
+        if operation is torch.ops.aten.scalar_tensor.default:  # of whatever kind: what it is used with has one
+            return _number(*args)
+        if settings:
+            raise Unspelled(f"there is no C++ for {operation} with {', '.join(settings)}")
         if operation in _ARRANGED:
-            return _ARRANGED[operation](*args, **settings)
+            return _ARRANGED[operation](*args)
         if operation in _REDUCED:
             return self.reduced(_REDUCED[operation], *args)
         if operation in (torch.ops.aten.slice.Tensor, torch.ops.aten.mean.dim, torch.ops.aten.clamp.default):
             return getattr(self, operation._opname)(*args)
-        text = _power(args[1]) if operation is torch.ops.aten.pow.Tensor_Scalar else _COMPUTED.get(operation)
-        if text is None or settings:
+        text = _POWERS.get(args[1]) if operation is torch.ops.aten.pow.Tensor_Scalar else _COMPUTED.get(operation)
+        if text is None:
             raise Unspelled(f"there is no C++ for {operation}")
         return self.each(text, *args)
 
@@ -112,7 +123,7 @@ class _Writer:
         return f"t{len(self.lines) - 1}"
 
     def reduced(self, text: str, values: Names, over: Sequence[int], keep: bool = False) -> Names:
-        places = [_own(values, dim) for dim in over]
+        places = [_own(values, dim) for dim in over] or [_own(values, 0)]  # none means all, of agents too
         moved = np.moveaxis(values, places, range(-len(places), 0))
         first, *rest = np.moveaxis(moved.reshape(*moved.shape[: -len(places)], -1), -1, 0)
         for more in rest:
@@ -127,10 +138,12 @@ class _Writer:
         raised = values if low is None else self.each("larger({0}, {1})", values, low)
         return raised if high is None else self.each("smaller({0}, {1})", raised, high)
 
-    def slice(self, values: Names, dim: int = 0, start: int | None = None, end: int | None = None) -> Names:
-        if dim % values.ndim == 0 and not start and (end is None or end >= self.agents):
+    def slice(
+        self, values: Names, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    ) -> Names:
+        if dim % values.ndim == 0 and not start and (end is None or end >= self.agents) and step == 1:
             return values
-        return values[(slice(None),) * _own(values, dim) + (slice(start, end),)]
+        return values[(slice(None),) * _own(values, dim) + (slice(start, end, step),)]
 
 
 def _own(values: Names, dim: int) -> int:
@@ -145,10 +158,6 @@ def _number(value: object) -> Names:
         raise Unspelled(f"{value} is no number")
     name = "limits::infinity()" if abs(value) == math.inf else "limits::quiet_NaN()" if value != value else abs(value)
     return np.array([f"all({'-' * (value < 0)}{name})"], dtype=object)
-
-
-def _power(exponent: object) -> str | None:
-    return {2: "{0} * {0}", 3: "{0} * {0} * {0}", -1: "1 / {0}"}.get(exponent) if isinstance(exponent, int) else None
 
 
 def _select(values: Names, dim: int, place: int) -> Names:
@@ -170,10 +179,6 @@ def _unsqueeze(values: Names, dim: int) -> Names:
     return np.expand_dims(values, dim)
 
 
-def _constant(value: float, **settings: Any) -> Names:
-    return _number(value)
-
-
 _ARRANGED: dict[Any, Callable[..., Any]] = {
     operator.getitem: operator.getitem,
     torch.ops.aten.select.int: _select,
@@ -181,8 +186,8 @@ _ARRANGED: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.unsqueeze.default: _unsqueeze,
     torch.ops.aten.squeeze.dim: _squeeze,
     torch.ops.aten.squeeze.dims: _squeeze,
-    torch.ops.aten.scalar_tensor.default: _constant,
 }
+_POWERS: dict[float, str] = {2: "{0} * {0}", 3: "{0} * {0} * {0}", -1: "1 / {0}"}
 _REDUCED = {
     torch.ops.aten.sum.dim_IntList: "{0} + {1}",
     torch.ops.aten.amax.default: "larger({0}, {1})",
