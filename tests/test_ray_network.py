@@ -210,6 +210,8 @@ def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
         simulate(STUDY, engine=engine, attack=attacks.sleeper(until=0, then=attacks.best_response()), byzantine=3)
     with pytest.raises(BadInput, match="take more shards"):
         simulate(STUDY, engine=engine, memory="4GiB")
+    with pytest.raises(BadInput, match="leave out threads or engine"):
+        simulate(STUDY, engine=engine, threads=2)
     with pytest.raises(BadInput, match="30 agents cannot be spread over 31 shards"):
         simulate(STUDY, engine=engines.ray(shards=31))
     with pytest.raises(BadInput, match="callbacks"):
