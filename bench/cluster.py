@@ -18,13 +18,13 @@ import torch
 
 from bench.timing import Row, show
 from varangian import attacks, engines, rules, studies
+from varangian.core.graph import Graph
 from varangian.engines.crew import hired
 from varangian.engines.keeper import Keeper
 from varangian.engines.part import Part, cut
 from varangian.engines.partition import parts as partitioned
 from varangian.engines.shard import Orders, Shard, Spent
 from varangian.engines.sharded import STAGES
-from varangian.graph import Graph
 from varangian.studies.study import Study
 
 

@@ -28,12 +28,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from bench.timing import Row, best_each
 from varangian import rules
 from varangian.attacks.simple import silent
+from varangian.core.graph import Graph
+from varangian.core.task import Task
 from varangian.fused import compiling
-from varangian.graph import Graph
 from varangian.machine import threads_for, with_threads
 from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
-from varangian.task import Task
 from varangian.world import Scene, prepare
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -24,10 +24,10 @@ from torch import Tensor
 from bench.timing import Row, best, show
 from bench.workloads import Workload, localization
 from varangian import attacks
-from varangian.graph import Graph
-from varangian.model import Formula, Models, Sample
+from varangian.core.graph import Graph
+from varangian.core.models.base import Formula, Models, Sample
+from varangian.core.task import Task
 from varangian.studies.target_localization import target_localization
-from varangian.task import Task
 from varangian.world import Scene, prepare
 
 SWEEPS: dict[str, list[int]] = {

@@ -16,7 +16,7 @@ import torch
 from bench.timing import Row, show
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian import simulate
-from varangian.inbox import Inbox
+from varangian.core.inbox import Inbox
 
 PARTS = {
     "drawing the next sample": (simulate, "next_sample"),

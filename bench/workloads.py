@@ -15,12 +15,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from varangian import attacks, rules, studies
+from varangian.core.graph import Graph
+from varangian.core.task import Task
 from varangian.fused import compiling
-from varangian.graph import Graph
 from varangian.machine import threads_for
 from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
-from varangian.task import Task
 from varangian.world import Scene, World, prepare
 
 FLOAT = 4

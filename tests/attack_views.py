@@ -12,11 +12,11 @@ from torch import Tensor
 from varangian import simulate
 from varangian._stages import Stage
 from varangian.attacks.attack import View
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.messages import ToEach, Wiring
-from varangian.model import Formula, Sample
-from varangian.task import Quadratic, Task
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.messages import ToEach, Wiring
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Quadratic, Task
 
 GOAL = (1.0, -2.0, 3.0)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from varangian._stages import Story
-from varangian.graph import Graph
-from varangian.inbox import Inbox
-from varangian.messages import Wiring
-from varangian.model import Formula
+from varangian.core.graph import Graph
+from varangian.core.ground_truth import Truth
+from varangian.core.inbox import Inbox
+from varangian.core.messages import Wiring
+from varangian.core.models.base import Formula
 from varangian.rules.rule import Combined, Rule
-from varangian.truth import Truth
 
 
 def one_agent(

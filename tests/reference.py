@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from varangian import attacks, rules
-from varangian.graph import Graph
-from varangian.model import Formula, Model
-from varangian.optimisers import Optimiser, adam, sgd
-from varangian.stack import Stacked
+from varangian.core.graph import Graph
+from varangian.core.models.base import Formula, Model
+from varangian.core.models.stacked import Stacked
+from varangian.core.optimisers import Optimiser, adam, sgd
 from varangian.world import World
 
 Vector = Tensor

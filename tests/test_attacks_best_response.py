@@ -15,13 +15,13 @@ from varangian.attacks.attack import View
 from varangian.attacks.best_response import best_response, gradient_of_risk, improved, worst_neighbour
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, inner_product
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.messages import ToAll
-from varangian.model import Formula, Sample
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.messages import ToAll
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Task
 from varangian.rules.robust import krum, median, trimmed_mean
 from varangian.simulate import adapt, begin, play_round
-from varangian.task import Task
 from varangian.world import Scene, prepare
 
 GREEDY = best_response(horizon=0, patience=0.0)

@@ -16,11 +16,11 @@ from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, mimic
-from varangian.graph import Graph
-from varangian.messages import ToAll
+from varangian.core.graph import Graph
+from varangian.core.messages import ToAll
+from varangian.core.task import Task
 from varangian.naming import with_settings
 from varangian.plan import plan_for
-from varangian.task import Task
 from varangian.world import Scene, poisoned, prepare
 
 HONEST = scaled(1.0)

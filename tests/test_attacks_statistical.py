@@ -16,7 +16,7 @@ from varangian import BadInput, robust, rules
 from varangian.attacks.attack import View
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
-from varangian.graph import Graph
+from varangian.core.graph import Graph
 from varangian.naming import with_settings
 from varangian.rules.robust import krum, median, trimmed_mean
 

@@ -16,7 +16,7 @@ from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
-from varangian.graph import Graph
+from varangian.core.graph import Graph
 from varangian.testing import ATTACK_PROPERTIES
 
 ATTACKS = [

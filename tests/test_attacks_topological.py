@@ -12,7 +12,7 @@ from attack_views import column, common_goal, honest_around, liars_around, rando
 from varangian import BadInput, rules, simulate
 from varangian.attacks.copying import scaled
 from varangian.attacks.topological import dissensus, isolation, slowest_cut, spectral_dissensus
-from varangian.graph import Graph
+from varangian.core.graph import Graph
 
 HONEST = scaled(1.0)
 

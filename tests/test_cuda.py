@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from varangian import Graph, Task, attacks, rules, simulate
-from varangian.cuda import Replayed, forward_of
-from varangian.stack import Stacked
+from varangian.core.models.cuda_graphs import Replayed, forward_of
+from varangian.core.models.stacked import Stacked
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

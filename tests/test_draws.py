@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varangian.draws import Draws, ahead
+from varangian.core.draws import Draws, ahead
 
 torch.set_num_threads(1)
 quickly = settings(max_examples=60, deadline=None)

@@ -15,10 +15,10 @@ from torch import Tensor
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules
 from varangian.attacks import ToAll, View
-from varangian.draws import Draws
-from varangian.inbox import Inbox
-from varangian.model import Formula, Sample
-from varangian.optimisers import adam, sgd
+from varangian.core.draws import Draws
+from varangian.core.inbox import Inbox
+from varangian.core.models.base import Formula, Sample
+from varangian.core.optimisers import adam, sgd
 from varangian.rules import Combined
 
 torch.set_num_threads(1)

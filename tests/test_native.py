@@ -16,9 +16,9 @@ from torch import Tensor
 
 import varangian
 from varangian import Graph, Task, attacks, fused, rules, studies
-from varangian.blocks import blockwise
-from varangian.messages import Told
-from varangian.model import Formula
+from varangian.core.blocks import blockwise
+from varangian.core.messages import Told
+from varangian.core.models.base import Formula
 from varangian.native import build
 from varangian.native.combining import Loop, loop_for
 from varangian.native.lanewise import lanewise

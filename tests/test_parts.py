@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from varangian import Graph, Task, attacks, optimisers, rules, studies
+from varangian import Graph, Task, attacks, rules, studies
+from varangian.core import optimisers
 from varangian.engines.part import cut
 from varangian.engines.shard import Orders, Shard
 from varangian.record import Recorder

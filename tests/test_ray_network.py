@@ -14,8 +14,9 @@ import torch
 import xarray as xr
 
 from test_parts import softmax
-from varangian import Graph, Task, attacks, engines, optimisers, rules, simulate, studies
+from varangian import Graph, Task, attacks, engines, rules, simulate, studies
 from varangian.callbacks import Progress
+from varangian.core import optimisers
 from varangian.engines.crew import Crew, Player
 from varangian.engines.keeper import Keeper
 from varangian.engines.part import cut

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from reference import Network
 from varangian import attacks, rules
-from varangian.graph import Graph, TimeVarying
-from varangian.model import Formula
-from varangian.optimisers import adam, sgd
+from varangian.core.graph import Graph, TimeVarying
+from varangian.core.models.base import Formula
+from varangian.core.optimisers import adam, sgd
+from varangian.core.task import Task
 from varangian.simulate import begin, play_round
 from varangian.state import Seen, State
 from varangian.studies.target_localization import target_localization
-from varangian.task import Task
 from varangian.world import Scene, World, prepare
 
 ROUNDS = 50

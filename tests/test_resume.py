@@ -13,7 +13,7 @@ from torch import nn
 
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
-from varangian.optimisers import adam, sgd
+from varangian.core.optimisers import adam, sgd
 from varangian.world import Scene
 
 torch.set_num_threads(1)

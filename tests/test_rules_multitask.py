@@ -17,13 +17,13 @@ from torch import Tensor
 from inboxes import Average, Ear, close, ears, first_of, inverse, one_agent, random_story
 from varangian import BadInput, Task, rules, simulate
 from varangian.attacks import pulling, uniform
-from varangian.draws import Draws
-from varangian.model import Formula, Sample
+from varangian.core.draws import Draws
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Quadratic
 from varangian.naming import made
 from varangian.rules import multitask
 from varangian.rules.multitask import MOST_SUBSETS, f_resilient, mean_regularised, relationship_learning
 from varangian.studies import target_localization
-from varangian.task import Quadratic
 from varangian.testing import check_rule
 
 torch.set_num_threads(1)

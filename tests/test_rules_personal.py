@@ -16,7 +16,7 @@ from torch import Tensor
 from inboxes import close, ears, first_of, one_agent, random_story
 from varangian import BadInput, rules, simulate
 from varangian.attacks import sleeper, uniform
-from varangian.model import Formula, Sample
+from varangian.core.models.base import Formula, Sample
 from varangian.rules.personal import fedfomo, pens
 from varangian.studies import target_localization
 from varangian.testing import check_rule

@@ -16,10 +16,11 @@ from torch import Tensor
 from varangian import Graph, Task, attacks, robust, rules, simulate, studies
 from varangian._stages import Story
 from varangian.attacks import gaussian, sign_flip
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.inbox import Inbox
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Quadratic
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
-from varangian.model import Formula, Sample
 from varangian.naming import made
 from varangian.results import final
 from varangian.rules import robust as robust_rules
@@ -33,7 +34,6 @@ from varangian.rules.robust import (
     nearest_neighbour_mixing,
     trimmed_mean,
 )
-from varangian.task import Quadratic
 from varangian.testing import check_rule
 
 torch.set_num_threads(1)

@@ -17,15 +17,15 @@ from torch import Tensor
 from varangian import Graph, Task, rules, simulate
 from varangian._stages import InPart, Story
 from varangian.attacks import gaussian, pulling, sign_flip
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.inbox import Inbox
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Quadratic
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
-from varangian.model import Formula, Sample
 from varangian.naming import made
 from varangian.results import final
 from varangian.rules import neighbourhoods as nearby
 from varangian.rules.screening import balance, clipped_gossip, ios, sketched, sketchguard, ubar
-from varangian.task import Quadratic
 from varangian.testing import check_rule
 
 torch.set_num_threads(1)

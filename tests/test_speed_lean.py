@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from varangian.lean import ByWindows, lean
+from varangian.core.models.conv_rewrite import ByWindows, lean
 from varangian.studies.digits import cnn
 
 NETWORKS = {

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import varangian
-from varangian import BadInput, Graph, Task, attacks, checkpoint, memory, rules, studies
-from varangian.coarse import Coarse
-from varangian.graph import Graph as AnyGraph
+from varangian import BadInput, Graph, Task, attacks, checkpoint, rules, studies
+from varangian.core import memory
+from varangian.core.graph import Graph as AnyGraph
+from varangian.core.models.low_precision import Coarse
 from varangian.record import Recorder
 from varangian.simulate import begin, play_round
 from varangian.world import Scene, prepare

@@ -15,15 +15,15 @@ from torch.func import functional_call
 
 import varangian
 from varangian import BadInput, attacks, rules
-from varangian.blocks import blockwise, by_blocks, by_column, each, is_by_column, joined, own_copy, replaced
-from varangian.graph import Graph
-from varangian.lean import ByWindows, lean
-from varangian.messages import finite_rows
+from varangian.core.blocks import blockwise, by_blocks, by_column, each, is_by_column, joined, own_copy, replaced
+from varangian.core.graph import Graph
+from varangian.core.messages import finite_rows
+from varangian.core.models.conv_rewrite import ByWindows, lean
+from varangian.core.models.stacked import Stacked
+from varangian.core.task import Task
 from varangian.simulate import begin, play_round
-from varangian.stack import Stacked
 from varangian.state import Seen, State
 from varangian.studies.target_localization import target_localization
-from varangian.task import Task
 from varangian.world import Scene, World, prepare
 
 CPU = torch.device("cpu")
@@ -137,8 +137,8 @@ def test_columns_or_rows(rule: Any, attack: Any) -> None:
 def test_messages_in_pieces(rule: Any, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         _, expected, _ = played(networks(), rule, ATTACKS[1])
-        patch.setattr("varangian.inbox._AT_ONCE", at_once)
-        patch.setattr("varangian.inbox._AT_ONCE_ON_GPU", 2 * at_once)
+        patch.setattr("varangian.core.inbox._AT_ONCE", at_once)
+        patch.setattr("varangian.core.inbox._AT_ONCE_ON_GPU", 2 * at_once)
         _, found, _ = played(networks(), rule, ATTACKS[1])
     torch.testing.assert_close(found.models, expected.models, atol=1e-12, rtol=1e-12)
 

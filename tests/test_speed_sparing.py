@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from inboxes import random_story
 from varangian import BadInput, attacks, rules
 from varangian._stages import Story
-from varangian.graph import Graph
-from varangian.model import Formula
+from varangian.core.graph import Graph
+from varangian.core.models.base import Formula
+from varangian.core.models.stacked import Stacked
+from varangian.core.task import Task
 from varangian.simulate import begin, play_round
-from varangian.stack import Stacked
 from varangian.studies.target_localization import target_localization
-from varangian.task import Task
 from varangian.testing import check_rule
 from varangian.world import Scene, prepare
 

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 import varangian
 from varangian import Graph, Task, attacks, rules
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.models.stacked import Stacked
+from varangian.core.optimisers import adam, sgd
 from varangian.errors import BadInput
-from varangian.optimisers import adam, sgd
-from varangian.stack import Stacked
 
 torch.set_num_threads(1)
 

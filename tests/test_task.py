@@ -15,10 +15,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 import varangian
 from varangian import BadInput, Graph, Task, rules
-from varangian.draws import Draws
-from varangian.model import Formula
-from varangian.optimisers import adam, sgd
-from varangian.task import Quadratic
+from varangian.core.draws import Draws
+from varangian.core.models.base import Formula
+from varangian.core.optimisers import adam, sgd
+from varangian.core.task import Quadratic
 
 torch.set_num_threads(1)
 Pair = tuple[Tensor, Tensor]

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from varangian import attacks, rules
 from varangian.attacks import ToEach, View
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.model import Formula, Sample
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.models.base import Formula, Sample
+from varangian.core.task import Task
 from varangian.simulate import adapt, begin, play_round, simulate
 from varangian.studies.target_localization import gradient_of_squared_error, target_localization
-from varangian.task import Task
 from varangian.world import Scene, prepare
 
 

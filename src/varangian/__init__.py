@@ -13,38 +13,47 @@ if TYPE_CHECKING:
     from varangian import attacks as attacks
     from varangian import data as data
     from varangian import engines as engines
-    from varangian import optimisers as optimisers
     from varangian import robust as robust
     from varangian import rules as rules
     from varangian import studies as studies
     from varangian import testing as testing
+    from varangian.core import optimisers as optimisers
+    from varangian.core.graph import Graph as Graph
+    from varangian.core.task import Task as Task
     from varangian.errors import BadInput as BadInput
-    from varangian.graph import Graph as Graph
     from varangian.results import load as load
     from varangian.results import summary as summary
     from varangian.simulate import simulate as simulate
-    from varangian.task import Task as Task
     from varangian.tournament import tournament as tournament
 
 __version__ = "0.1.0"
 
 _HOME = {
     "BadInput": "errors",
-    "Graph": "graph",
-    "Task": "task",
+    "Graph": "core.graph",
+    "Task": "core.task",
     "load": "results",
     "simulate": "simulate",
     "summary": "results",
     "tournament": "tournament",
 }
-_ROOMS = ("attacks", "data", "engines", "optimisers", "robust", "rules", "studies", "testing")
+_MODULES = {
+    "attacks": "attacks",
+    "data": "data",
+    "engines": "engines",
+    "optimisers": "core.optimisers",
+    "robust": "robust",
+    "rules": "rules",
+    "studies": "studies",
+    "testing": "testing",
+}
 
-__all__ = [*_HOME, *_ROOMS]
+__all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"varangian.{name}")
+    if name in _MODULES:
+        return import_module(f"varangian.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"varangian.{_HOME[name]}"), name)
     raise AttributeError(f"module 'varangian' has no attribute {name!r}")

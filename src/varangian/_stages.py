@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from varangian.attacks.attack import Attack, Insight, View
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.inbox import Inbox
-from varangian.messages import ToAll, ToEach, Wiring, deliver
-from varangian.model import Formula, Sample
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.ground_truth import Truth
+from varangian.core.inbox import Inbox
+from varangian.core.messages import ToAll, ToEach, Wiring, deliver
+from varangian.core.models.base import Formula, Sample
 from varangian.rules.rule import Combined, Rule
-from varangian.truth import Truth
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
 """Another way to number the agents: number k goes to agent ORDER[k]."""

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian.graph import Graph
-from varangian.model import Models
-from varangian.task import Divisible, part_of
+from varangian.core.graph import Graph
+from varangian.core.models.base import Models
+from varangian.core.task import Divisible, part_of
 
 if TYPE_CHECKING:
     from varangian.world import Scene

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from varangian.messages import Wiring
+from varangian.core.messages import Wiring
 from varangian.rules.rule import Rule
 
 

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.attacks.attack import Attack
+from varangian.core.files import whole
 from varangian.errors import BadInput
-from varangian.files import whole
 from varangian.record import Recorder
 from varangian.rules.rule import Rule
 from varangian.state import State

@@ -10,7 +10,7 @@ from typing import Any
 
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
-from varangian.draws import Draws
+from varangian.core.draws import Draws
 from varangian.errors import BadInput
 from varangian.naming import catalogue, settings_of, tidied
 from varangian.plan import Plan, check, plan_for, with_rounds

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from varangian.blocks import at_once, blockwise
+from varangian.core.blocks import at_once, blockwise
+from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.native.build import compiler
 from varangian.native.lanewise import lanewise
 from varangian.native.spelling import Unspelled

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from varangian import __version__
+from varangian.core.files import whole
 from varangian.errors import BadInput
-from varangian.files import whole
 from varangian.plan import Plan, as_toml
 from varangian.sweep import Cell, count_of
 

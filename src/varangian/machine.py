@@ -8,9 +8,9 @@ from contextvars import ContextVar
 
 import torch
 
-from varangian.blocks import FEW, blockwise
+from varangian.core.blocks import FEW, blockwise
+from varangian.core.graph import Graph
 from varangian.errors import BadInput, unknown
-from varangian.graph import Graph
 from varangian.world import Scene, World
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from varangian import attacks, memory, rules, studies
+from varangian import attacks, rules, studies
 from varangian.attacks.attack import AnyAttack
-from varangian.coarse import Coarse
-from varangian.draws import Draws
+from varangian.core import memory
+from varangian.core.draws import Draws
+from varangian.core.models.low_precision import Coarse
 from varangian.errors import BadInput, unknown
 from varangian.machine import chosen_device, chosen_dtype
 from varangian.naming import catalogue, made, settings_of, tidied, with_settings

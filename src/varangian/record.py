@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.graph import Graph
+from varangian.core.models.base import own_loss
 from varangian.errors import BadInput
-from varangian.graph import Graph
-from varangian.model import own_loss
 from varangian.state import Seen, State
 from varangian.world import Scene, World
 

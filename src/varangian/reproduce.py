@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from varangian import results, sweep
-from varangian.batches import Batches
+from varangian.core.batches import Batches
 from varangian.engines import Engine
 from varangian.errors import unknown
 from varangian.plan import DEFAULT_RULES, Plan, plan_for

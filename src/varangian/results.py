@@ -13,8 +13,8 @@ import xarray as xr
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from varangian.core.files import whole
 from varangian.errors import BadInput
-from varangian.files import whole
 from varangian.record import Recorder
 from varangian.world import Scene, World
 

@@ -25,26 +25,26 @@ from varangian import checkpoint as checkpoints
 from varangian import results
 from varangian.attacks.attack import Attack, Hidden, Insight, View
 from varangian.attacks.simple import silent
-from varangian.blocks import FEW, by_blocks, each
 from varangian.callbacks import Callback
 from varangian.carry import carried
+from varangian.core.blocks import FEW, by_blocks, each
+from varangian.core.graph import Graph, Neighbourhoods, TimeVarying
+from varangian.core.ground_truth import Truth
+from varangian.core.inbox import Inbox, Table
+from varangian.core.memory import budget, check, of_run
+from varangian.core.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
+from varangian.core.models.base import Models, Sample, own_loss
+from varangian.core.task import Task
 from varangian.engines import Engine, chosen
 from varangian.errors import BadInput
 from varangian.fused import compiling, fused
-from varangian.graph import Graph, Neighbourhoods, TimeVarying
-from varangian.inbox import Inbox, Table
 from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
-from varangian.memory import budget, check, of_run
-from varangian.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
-from varangian.model import Models, Sample, own_loss
 from varangian.native.combining import loop_for
 from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
 from varangian.rules.weighing import loss_based
 from varangian.state import Heard, Seen, State
 from varangian.studies.study import Study
-from varangian.task import Task
-from varangian.truth import Truth
 from varangian.world import Byzantine, Scene, World, poisoned, prepare
 
 

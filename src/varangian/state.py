@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool
 from torch import Tensor
 
-from varangian.inbox import Table
-from varangian.messages import Delivered, Wiring
-from varangian.model import Models, Sample
+from varangian.core.inbox import Table
+from varangian.core.messages import Delivered, Wiring
+from varangian.core.models.base import Models, Sample
 
 
 class State(NamedTuple):

@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from varangian._stages import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 from varangian.attacks.attack import Attack, View
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.inbox import Inbox
-from varangian.messages import ToAll, ToEach
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.inbox import Inbox
+from varangian.core.messages import ToAll, ToEach
 from varangian.rules.rule import Rule
 
 Complaints = Iterator[str]

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from varangian.arrange import Arrangement
 from varangian.attacks.attack import AnyAttack, Poisons
-from varangian.batches import Batches
-from varangian.blocks import FEW, ROWS, by_column, each, joined
-from varangian.coarse import Coarse
-from varangian.cuda import replayed
-from varangian.draws import Draws, ahead
+from varangian.core.batches import Batches
+from varangian.core.blocks import FEW, ROWS, by_column, each, joined
+from varangian.core.draws import Draws, ahead
+from varangian.core.graph import Graph, TimeVarying
+from varangian.core.ground_truth import Risk
+from varangian.core.messages import Wiring
+from varangian.core.models.base import Model, Models, Sample
+from varangian.core.models.cuda_graphs import replayed
+from varangian.core.models.low_precision import Coarse
+from varangian.core.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
 from varangian.errors import BadInput
 from varangian.fused import fused
-from varangian.graph import Graph, TimeVarying
-from varangian.messages import Wiring
-from varangian.model import Model, Models, Sample
-from varangian.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
-from varangian.truth import Risk
 
 Byzantine = int | float | Sequence[int]
 """How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""

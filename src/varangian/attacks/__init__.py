@@ -26,7 +26,7 @@ from varangian.attacks.statistical import (
     min_sum,
 )
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
-from varangian.messages import ToAll, ToEach
+from varangian.core.messages import ToAll, ToEach
 
 __all__ = [
     "Attack",

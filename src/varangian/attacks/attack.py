@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.ground_truth import Risk
+from varangian.core.messages import ToAll, ToEach, Wiring
+from varangian.core.models.base import Model, Models, Sample
 from varangian.errors import BadInput
-from varangian.messages import ToAll, ToEach, Wiring
-from varangian.model import Model, Models, Sample
 from varangian.rules.rule import Rule
-from varangian.truth import Risk
 
 State = TypeVar("State")
 

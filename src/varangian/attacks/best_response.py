@@ -14,9 +14,9 @@ from torch.nn.functional import normalize
 
 from varangian.attacks.attack import View
 from varangian.attacks.victims import Company, audience_of, of_victims
+from varangian.core.messages import ToEach
+from varangian.core.models.base import Models
 from varangian.errors import BadInput
-from varangian.messages import ToEach
-from varangian.model import Models
 from varangian.rules.rule import Rule
 
 Own = Float[Tensor, "byzantine parameter"]

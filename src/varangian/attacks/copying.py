@@ -12,8 +12,8 @@ from torch import Tensor
 from varangian.attacks.attack import AnyAttack, Poisons, View
 from varangian.attacks.simple import uniform
 from varangian.attacks.victims import networks_of, sender_row
+from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
-from varangian.messages import ToAll, ToEach
 
 Own = Float[Tensor, "byzantine parameter"]
 

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.attacks.attack import View
+from varangian.core.messages import ToAll
 from varangian.errors import BadInput
-from varangian.messages import ToAll
 
 Own = Float[Tensor, "byzantine parameter"]
 

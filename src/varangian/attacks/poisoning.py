@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.attacks.attack import View
-from varangian.messages import ToAll
-from varangian.model import Sample
+from varangian.core.messages import ToAll
+from varangian.core.models.base import Sample
 
 Own = Float[Tensor, "byzantine parameter"]
 

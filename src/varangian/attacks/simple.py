@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.attacks.attack import AnyAttack, Poisons, View, is_local
+from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
-from varangian.messages import ToAll, ToEach
 
 Own = Float[Tensor, "byzantine parameter"]
 

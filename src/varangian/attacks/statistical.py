@@ -18,8 +18,8 @@ from torch.nn.functional import normalize, pad
 
 from varangian.attacks.attack import View
 from varangian.attacks.victims import Company, networks_of, sender_row, to_each
+from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
-from varangian.messages import ToAll, ToEach
 
 Own = Float[Tensor, "byzantine parameter"]
 Deviation = Literal["std", "unit", "sign"]

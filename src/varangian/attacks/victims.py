@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from varangian.attacks.attack import View
+from varangian.core.messages import Wiring
 from varangian.errors import BadInput
-from varangian.messages import Wiring
 
 AT_ONCE = 2**24
 """How many numbers the honest models around some victims may take when they are gathered."""

@@ -15,14 +15,14 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from varangian.attacks.attack import AnyAttack, is_local
-from varangian.coarse import Coarse
-from varangian.cuda import replayed
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph, TimeVarying
+from varangian.core.models.base import Model, Models
+from varangian.core.models.cuda_graphs import replayed
+from varangian.core.models.low_precision import Coarse
+from varangian.core.models.stacked import Stacked
+from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.errors import BadInput
-from varangian.graph import Graph, TimeVarying
-from varangian.model import Model, Models
-from varangian.stack import Stacked
-from varangian.task import PerAgent, Task, side_by_side
 from varangian.world import Byzantine, Scene, World, chosen, groups_of, placed, sampler, stored, wirer
 
 

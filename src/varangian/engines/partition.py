@@ -19,8 +19,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
+from varangian.core.graph import Graph
 from varangian.errors import BadInput
-from varangian.graph import Graph
 
 SLACK = 0.03
 """By which share the size of a shard may be off: a little freedom saves many messages."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from varangian import results
 from varangian.attacks.attack import Attack
 from varangian.callbacks import Callback, Progress
+from varangian.core.graph import Graph
 from varangian.engines.cluster import one_line, ray
 from varangian.engines.crew import LostShard, hired
 from varangian.engines.keeper import Keeper
@@ -28,7 +29,6 @@ from varangian.engines.part import Part, cut
 from varangian.engines.partition import parts as partitioned
 from varangian.engines.shard import Array, Orders, Spent
 from varangian.errors import BadInput
-from varangian.graph import Graph
 from varangian.record import Recorder, thinned
 from varangian.rules.rule import Rule
 from varangian.world import Byzantine, Scene

@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.blocks import FEW, at_once, by_column, each
+from varangian.core.blocks import FEW, at_once, by_column, each
+from varangian.core.graph import Neighbourhoods, narrowed
+from varangian.core.inbox import Table
+from varangian.core.messages import Wiring
+from varangian.core.models.base import Formula, Models, Sample
 from varangian.fused import is_compiling
-from varangian.graph import Neighbourhoods, narrowed
-from varangian.inbox import Table
-from varangian.messages import Wiring
-from varangian.model import Formula, Models, Sample
 from varangian.native.build import library, step_of, stored_by_column
 from varangian.native.spelling import Unspelled, names_of, spelled
 from varangian.rules.evidence import Smoothed

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from varangian.blocks import ROWS, at_once, each
+from varangian.core.blocks import ROWS, at_once, each
 from varangian.native.build import library, step_of, stored_by_column
 from varangian.native.spelling import Spelled, Unspelled, names_of, spelled
 

@@ -13,7 +13,7 @@ from string import Template
 from typing import Any
 
 from varangian import __version__
-from varangian.files import whole
+from varangian.core.files import whole
 from varangian.report.pack import deflated, packed
 from varangian.report.payload import page_tree
 from varangian.report.source import Run

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from varangian.files import whole
+from varangian.core.files import whole
 from varangian.standings import REFERENCE, Outcome, Panel, Standings
 
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Table, by_inverse, everyone, normalised, uniformly
 from varangian.rules.judging import onto_self
 from varangian.rules.rule import Combined

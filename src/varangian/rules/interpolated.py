@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import embedding
 
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, not_worse, smooth
 from varangian.rules.judging import judged
 from varangian.rules.neighbourhoods import AT_ONCE
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 
 @dataclass(frozen=True)

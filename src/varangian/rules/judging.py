@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.inbox import Inbox
-from varangian.task import JudgedOn
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 
 
 def judged(

@@ -18,9 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from varangian.core.inbox import Inbox
+from varangian.core.messages import finite_rows
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
-from varangian.messages import finite_rows
 from varangian.rules.evidence import (
     Kept,
     Smoothed,
@@ -41,7 +42,6 @@ from varangian.rules.neighbourhoods import (
     tolerated,
 )
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 MOST_SUBSETS = 4096
 """How many ways of leaving out neighbours the exact search may try in a round."""

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 
 Heard = Bool[Tensor, "agent slot"]
 

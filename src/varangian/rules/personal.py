@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Kept, Table, everyone, normalised, uniformly
 from varangian.rules.judging import judged
 from varangian.rules.neighbourhoods import others
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 
 @dataclass(frozen=True)

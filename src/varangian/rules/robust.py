@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian import robust
+from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import OfNeighbourhoods, by_neighbourhood, check_tolerated, tolerated
 from varangian.rules.rule import Combined

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from varangian.inbox import Inbox, Table
-from varangian.model import Models
+from varangian.core.inbox import Inbox, Table
+from varangian.core.models.base import Models
 
 State = TypeVar("State")
 

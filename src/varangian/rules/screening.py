@@ -23,9 +23,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Kept, Table, normalised, uniformly
 from varangian.rules.neighbourhoods import (
     AT_ONCE,
@@ -38,7 +39,6 @@ from varangian.rules.neighbourhoods import (
     tolerated,
 )
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 Elapsed = tuple[Float[Tensor, " agent"]]
 """How many rounds each agent has seen."""

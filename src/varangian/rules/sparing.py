@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, not_worse, smooth
 from varangian.rules.judging import onto_self
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 
 class Spared(NamedTuple):

@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, smooth
 from varangian.rules.judging import judged, onto_self
 from varangian.rules.rule import Combined, Rule
 from varangian.rules.weighing import average, loss_based
-from varangian.task import JudgedOn
 
 AnyRule = Rule[Any]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from varangian.core.inbox import Inbox
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.inbox import Inbox
 from varangian.rules.evidence import (
     Smoothed,
     Table,
@@ -25,7 +26,6 @@ from varangian.rules.evidence import (
     uniformly,
 )
 from varangian.rules.rule import Combined
-from varangian.task import JudgedOn
 
 
 @dataclass(frozen=True)

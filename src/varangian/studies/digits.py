@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
-from varangian.batches import Pool
-from varangian.draws import Draws
+from varangian.core.batches import Pool
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.optimisers import adam, sgd
+from varangian.core.task import JudgedOn, Task
 from varangian.errors import BadInput
-from varangian.graph import Graph
-from varangian.optimisers import adam, sgd
 from varangian.studies.supervised import correct, limited, seeded
-from varangian.task import JudgedOn, Task
 from varangian.world import Scene, byzantine_order
 
 GroupTwo = Literal["synthetic", "mnist-m", "kaggle"]

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
-from varangian.batches import EpochEnds
-from varangian.draws import Draws
+from varangian.core.batches import EpochEnds
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.task import JudgedOn, Task
 from varangian.errors import BadInput
-from varangian.graph import Graph
 from varangian.studies.supervised import check_settings, correct, limited, seeded
-from varangian.task import JudgedOn, Task
 from varangian.world import Scene, byzantine_order
 
 

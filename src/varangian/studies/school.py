@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.attack import AnyAttack
-from varangian.draws import Draws
-from varangian.graph import Graph
-from varangian.model import Models
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.models.base import Models
+from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
 from varangian.studies.supervised import check_settings, limited, seeded
-from varangian.task import Evaluation, JudgedOn, Some, Task, part_of
 from varangian.world import Scene
 
 

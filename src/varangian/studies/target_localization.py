@@ -10,15 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian import memory
 from varangian.attacks import pulling, uniform
 from varangian.attacks.attack import AnyAttack
-from varangian.blocks import by_column
-from varangian.draws import Draws
+from varangian.core import memory
+from varangian.core.blocks import by_column
+from varangian.core.draws import Draws
+from varangian.core.graph import Graph
+from varangian.core.models.base import Formula, Models, Sample
+from varangian.core.task import Quadratic, Task
 from varangian.errors import BadInput
-from varangian.graph import Graph
-from varangian.model import Formula, Models, Sample
-from varangian.task import Quadratic, Task
 from varangian.world import Scene
 
 TARGETS = ((10.84, 10.76), (20.42, 20.26), (20.51, 10.40), (10.78, 20.30))

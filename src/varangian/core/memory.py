@@ -97,7 +97,7 @@ def _entries(slots: torch.Tensor) -> int:
 
 
 def _draws(agents: int) -> Any:
-    from varangian.draws import Draws
+    from varangian.core.draws import Draws
 
     return Draws.of(0, agents)
 

@@ -17,12 +17,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from varangian.blocks import FEW, each
+from varangian.core.blocks import FEW, each
+from varangian.core.ground_truth import Truth
+from varangian.core.memory import numbers_at_once
+from varangian.core.models.base import Model, Models, Sample
+from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.memory import numbers_at_once
-from varangian.model import Model, Models, Sample
-from varangian.task import JudgedOn
-from varangian.truth import Truth
 
 Table = Float[Tensor, "agent slot"]
 

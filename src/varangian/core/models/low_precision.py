@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.models.base import Model, Models, Sample
+from varangian.core.models.stacked import Stacked
 from varangian.errors import BadInput, unknown
-from varangian.model import Model, Models, Sample
-from varangian.stack import Stacked
 
 KINDS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian._geometric import distinct
+from varangian.core.geometric import distinct
+from varangian.core.memory import check
 from varangian.errors import BadInput
-from varangian.memory import check
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -198,7 +198,7 @@ class Graph:
         points: Float[Tensor, "agent 2"], radius: float, max_degree: int | None = None, seed: int = 0
     ) -> Graph:
         """Agents within `radius` hear each other, each at most `max_degree` others, chosen by seed; symmetric."""
-        from varangian._geometric import pairs_within
+        from varangian.core.geometric import pairs_within
 
         if points.ndim != 2 or not bool(points.isfinite().all()):
             raise BadInput(f"points are finite coordinates, one row an agent, but have shape {tuple(points.shape)}")

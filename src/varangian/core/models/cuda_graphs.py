@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from varangian.model import Formula, Model, Models, Sample
+from varangian.core.models.base import Formula, Model, Models, Sample
 
 Pass = Callable[..., Tensor]
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]

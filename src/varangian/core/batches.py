@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils.data import Dataset
 
-from varangian.draws import Draws
+from varangian.core.draws import Draws
+from varangian.core.memory import numbers_at_once
+from varangian.core.models.base import Models, Sample
+from varangian.core.models.stacked import Stacked
 from varangian.errors import BadInput
-from varangian.memory import numbers_at_once
-from varangian.model import Models, Sample
-from varangian.stack import Stacked
 
 EpochEnds = Literal["longest", "shortest"]
 Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
-from varangian.blocks import each, own_copy
-from varangian.cuda import forward_of
+from varangian.core.blocks import each, own_copy
+from varangian.core.memory import numbers_at_once
+from varangian.core.models.base import Models, Sample
+from varangian.core.models.conv_rewrite import lean
+from varangian.core.models.cuda_graphs import forward_of
 from varangian.errors import BadInput, unknown
-from varangian.lean import lean
-from varangian.memory import numbers_at_once
-from varangian.model import Models, Sample
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of one batch to their mean loss."""

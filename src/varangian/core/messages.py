@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.blocks import FEW, is_by_column, joined, replaced
-from varangian.graph import MOST, Graph, Neighbourhoods
-from varangian.model import Model, Models
+from varangian.core.blocks import FEW, is_by_column, joined, replaced
+from varangian.core.graph import MOST, Graph, Neighbourhoods
+from varangian.core.models.base import Model, Models
 
 
 class Told(NamedTuple):

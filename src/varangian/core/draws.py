@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian.blocks import FEW
+from varangian.core.blocks import FEW
 
 Drawn = TypeVar("Drawn")
 

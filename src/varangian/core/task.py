@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from varangian.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
-from varangian.draws import Draws
+from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
+from varangian.core.draws import Draws
+from varangian.core.models.base import Model, Models, Sample
+from varangian.core.models.stacked import Loss, Stacked
+from varangian.core.optimisers import Optimiser, sgd
 from varangian.errors import BadInput
-from varangian.model import Model, Models, Sample
-from varangian.optimisers import Optimiser, sgd
-from varangian.stack import Loss, Stacked
 
 Some = slice | Int[Tensor, " some"]
 """Which agents."""
