@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from varangian import simulate
-from varangian._stages import Stage
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.messages import ToEach, Wiring
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic, Task
+from varangian.testing.scenarios import Stage
 
 GOAL = (1.0, -2.0, 3.0)
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from varangian._stages import Story
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
 from varangian.core.messages import Wiring
 from varangian.core.models.base import Formula
-from varangian.rules.rule import Combined, Rule
+from varangian.rules.base import Combined, Rule
+from varangian.testing.scenarios import Story
 
 
 def one_agent(

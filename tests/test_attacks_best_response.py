@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attack_views import column, regret, sent_by, view_of
 from varangian import BadInput, attacks, rules, simulate, studies
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.attacks.best_response import best_response, gradient_of_risk, improved, worst_neighbour
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, inner_product

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map
 
 from attack_views import column, regret, sent_by, view_of
 from varangian import BadInput, attacks, robust, rules, simulate
-from varangian._stages import Stage
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
@@ -21,6 +20,7 @@ from varangian.core.messages import ToAll
 from varangian.core.task import Task
 from varangian.naming import with_settings
 from varangian.plan import plan_for
+from varangian.testing.scenarios import Stage
 from varangian.world import Scene, poisoned, prepare
 
 HONEST = scaled(1.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 import robust_peers
 from attack_views import column, honest_around, liars_around, random_view, regret, sent_by, view_of
 from varangian import BadInput, robust, rules
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
 from varangian.core.graph import Graph

@@ -17,7 +17,7 @@ from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
 from varangian.core.graph import Graph
-from varangian.testing import ATTACK_PROPERTIES
+from varangian.testing.contract import ATTACK_PROPERTIES
 
 ATTACKS = [
     alie(),

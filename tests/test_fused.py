@@ -27,7 +27,7 @@ from varangian.core.blocks import blockwise
 from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
 from varangian.native.spelling import Unspelled
-from varangian.rules.rule import Combined
+from varangian.rules.base import Combined
 from varangian.simulate import begin, play_round
 from varangian.world import prepare
 

@@ -15,12 +15,12 @@ from torch import nn
 
 from inboxes import close, ears, first_of, one_agent, random_story
 from varangian import BadInput, Graph, Task, attacks, rules, simulate
-from varangian._stages import Story
 from varangian.core.inbox import Inbox
+from varangian.rules.base import Combined
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
-from varangian.rules.rule import Combined
 from varangian.studies import target_localization
 from varangian.testing import check_rule
+from varangian.testing.scenarios import Story
 
 torch.set_num_threads(1)
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from varangian import Graph, Task, attacks, robust, rules, simulate, studies
-from varangian._stages import Story
 from varangian.attacks import gaussian, sign_flip
 from varangian.core.draws import Draws
 from varangian.core.inbox import Inbox
@@ -35,6 +34,7 @@ from varangian.rules.robust import (
     trimmed_mean,
 )
 from varangian.testing import check_rule
+from varangian.testing.scenarios import Story
 
 torch.set_num_threads(1)
 

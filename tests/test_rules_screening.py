@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from varangian import Graph, Task, rules, simulate
-from varangian._stages import InPart, Story
 from varangian.attacks import gaussian, pulling, sign_flip
 from varangian.core.draws import Draws
 from varangian.core.inbox import Inbox
@@ -27,6 +26,7 @@ from varangian.results import final
 from varangian.rules import neighbourhoods as nearby
 from varangian.rules.screening import balance, clipped_gossip, ios, sketched, sketchguard, ubar
 from varangian.testing import check_rule
+from varangian.testing.scenarios import InPart, Story
 
 torch.set_num_threads(1)
 

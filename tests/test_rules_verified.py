@@ -16,7 +16,6 @@ from torch import Tensor
 
 from inboxes import Average, close, ears, first_of, inverse, one_agent, random_story
 from varangian import BadInput, Graph, rules, simulate
-from varangian._stages import Story
 from varangian.attacks import uniform
 from varangian.core.models.base import Formula, Sample
 from varangian.naming import made
@@ -25,6 +24,7 @@ from varangian.rules.multitask import relationship_learning
 from varangian.rules.verified import paired, patient, verified
 from varangian.studies import target_localization
 from varangian.testing import check_rule
+from varangian.testing.scenarios import Story
 
 torch.set_num_threads(1)
 

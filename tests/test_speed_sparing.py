@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from inboxes import random_story
 from varangian import BadInput, attacks, rules
-from varangian._stages import Story
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula
 from varangian.core.models.stacked import Stacked
@@ -21,6 +20,7 @@ from varangian.core.task import Task
 from varangian.simulate import begin, play_round
 from varangian.studies.target_localization import target_localization
 from varangian.testing import check_rule
+from varangian.testing.scenarios import Story
 from varangian.world import Scene, prepare
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from varangian.attacks import ToAll, ToEach, View
 from varangian.core.inbox import Inbox
 from varangian.naming import catalogue
 from varangian.rules import Combined
-from varangian.testing import ATTACK_PROPERTIES, RULE_PROPERTIES, check_attack, check_rule
+from varangian.testing.contract import ATTACK_PROPERTIES, RULE_PROPERTIES, check_attack, check_rule
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.core.messages import Wiring
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 
 
 def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:

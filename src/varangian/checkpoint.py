@@ -15,11 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from varangian.attacks.attack import Attack
+from varangian.attacks.base import Attack
 from varangian.core.files import whole
 from varangian.errors import BadInput
 from varangian.record import Recorder
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 from varangian.state import State
 from varangian.world import World
 

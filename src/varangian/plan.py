@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from varangian import attacks, rules, studies
-from varangian.attacks.attack import AnyAttack
+from varangian.attacks.base import AnyAttack
 from varangian.core import memory
 from varangian.core.draws import Draws
 from varangian.core.models.low_precision import Coarse

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from varangian import checkpoint as checkpoints
 from varangian import results
-from varangian.attacks.attack import Attack, Hidden, Insight, View
+from varangian.attacks.base import Attack, Hidden, Insight, View
 from varangian.attacks.simple import silent
 from varangian.callbacks import Callback
 from varangian.carry import carried
@@ -41,8 +41,8 @@ from varangian.fused import compiling, fused
 from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
 from varangian.native.combining import loop_for
 from varangian.record import Recorder, thinned
-from varangian.rules.rule import Rule
-from varangian.rules.weighing import loss_based
+from varangian.rules.base import Rule
+from varangian.rules.paper import loss_based
 from varangian.state import Heard, Seen, State
 from varangian.studies.study import Study
 from varangian.world import Byzantine, Scene, World, poisoned, prepare

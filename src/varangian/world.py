@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian.arrange import Arrangement
-from varangian.attacks.attack import AnyAttack, Poisons
+from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
 from varangian.core.blocks import FEW, ROWS, by_column, each, joined
 from varangian.core.draws import Draws, ahead

@@ -1,6 +1,6 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.attack import Attack, Insight, Poisons, View
+from varangian.attacks.base import Attack, Insight, Poisons, View
 from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.faults import delay, dropping, duplicate

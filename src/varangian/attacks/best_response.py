@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.attacks.victims import Company, audience_of, of_victims
 from varangian.core.messages import ToEach
 from varangian.core.models.base import Models
 from varangian.errors import BadInput
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 
 Own = Float[Tensor, "byzantine parameter"]
 Told = Float[Tensor, "agent parameter"]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.attack import AnyAttack, Poisons, View
+from varangian.attacks.base import AnyAttack, Poisons, View
 from varangian.attacks.simple import uniform
 from varangian.attacks.victims import networks_of, sender_row
 from varangian.core.messages import ToAll, ToEach

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.core.messages import ToAll
 from varangian.errors import BadInput
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.core.messages import ToAll
 from varangian.core.models.base import Sample
 

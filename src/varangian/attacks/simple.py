@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.attack import AnyAttack, Poisons, View, is_local
+from varangian.attacks.base import AnyAttack, Poisons, View, is_local
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.attacks.victims import Company, networks_of, sender_row, to_each
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput

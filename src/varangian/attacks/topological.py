@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.attacks.victims import Company, networks_of, once_per_wiring, to_each
 from varangian.core.messages import ToEach
 from varangian.errors import BadInput

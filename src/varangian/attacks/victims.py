@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from varangian.attacks.attack import View
+from varangian.attacks.base import View
 from varangian.core.messages import Wiring
 from varangian.errors import BadInput
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from varangian.attacks.attack import AnyAttack, is_local
+from varangian.attacks.base import AnyAttack, is_local
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Model, Models

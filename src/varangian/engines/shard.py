@@ -19,14 +19,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian import checkpoint as checkpoints
-from varangian.attacks.attack import Attack
+from varangian.attacks.base import Attack
 from varangian.core.blocks import by_column, is_by_column, joined
 from varangian.core.messages import Told
 from varangian.core.models.base import Models, Sample
 from varangian.engines.part import Part, world_of
 from varangian.machine import chosen_dtype, threads_for
 from varangian.record import Recorder
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 from varangian.simulate import adapt, begin, listen
 from varangian.world import World, poisoned
 

@@ -19,7 +19,7 @@ import xarray as xr
 from torch import Tensor
 
 from varangian import results
-from varangian.attacks.attack import Attack
+from varangian.attacks.base import Attack
 from varangian.callbacks import Callback, Progress
 from varangian.core.graph import Graph
 from varangian.engines.cluster import one_line, ray
@@ -30,7 +30,7 @@ from varangian.engines.partition import parts as partitioned
 from varangian.engines.shard import Array, Orders, Spent
 from varangian.errors import BadInput
 from varangian.record import Recorder, thinned
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 from varangian.world import Byzantine, Scene
 
 STAGES = ("adapt", "exchange", "judge", "combine")

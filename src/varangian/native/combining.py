@@ -26,9 +26,9 @@ from varangian.core.models.base import Formula, Models, Sample
 from varangian.fused import is_compiling
 from varangian.native.build import library, step_of, stored_by_column
 from varangian.native.spelling import Unspelled, names_of, spelled
+from varangian.rules.base import Rule
 from varangian.rules.evidence import Smoothed
-from varangian.rules.rule import Rule
-from varangian.rules.weighing import loss_based
+from varangian.rules.paper import loss_based
 from varangian.state import Heard, State
 from varangian.world import World
 

@@ -1,8 +1,10 @@
 """How an agent combines its neighbours' models with its own."""
 
+from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
 from varangian.rules.interpolated import interpolated
 from varangian.rules.multitask import f_resilient, mean_regularised, relationship_learning
+from varangian.rules.paper import alone, average, distance_based, loss_based
 from varangian.rules.personal import fedfomo, pens
 from varangian.rules.robust import (
     centerpoint,
@@ -14,11 +16,9 @@ from varangian.rules.robust import (
     nearest_neighbour_mixing,
     trimmed_mean,
 )
-from varangian.rules.rule import Combined, Rule
 from varangian.rules.screening import balance, clipped_gossip, ios, sketchguard, ubar
 from varangian.rules.sparing import sparing
 from varangian.rules.verified import paired, patient, verified
-from varangian.rules.weighing import alone, average, distance_based, loss_based
 
 __all__ = [
     "Combined",

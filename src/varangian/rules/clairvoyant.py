@@ -17,9 +17,9 @@ from torch import Tensor
 
 from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Table, by_inverse, everyone, normalised, uniformly
-from varangian.rules.judging import onto_self
-from varangian.rules.rule import Combined
+from varangian.rules.mixture_loss import onto_self
 
 
 @dataclass(frozen=True)

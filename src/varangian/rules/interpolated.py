@@ -11,10 +11,10 @@ from torch.nn.functional import embedding
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, not_worse, smooth
-from varangian.rules.judging import judged
+from varangian.rules.mixture_loss import judged
 from varangian.rules.neighbourhoods import AT_ONCE
-from varangian.rules.rule import Combined
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from varangian.core.inbox import Inbox
 from varangian.core.messages import finite_rows
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import (
     Kept,
     Smoothed,
@@ -32,7 +33,7 @@ from varangian.rules.evidence import (
     smooth,
     uniformly,
 )
-from varangian.rules.judging import judged, onto_self
+from varangian.rules.mixture_loss import judged, onto_self
 from varangian.rules.neighbourhoods import (
     AT_ONCE,
     by_neighbourhood,
@@ -41,7 +42,6 @@ from varangian.rules.neighbourhoods import (
     others,
     tolerated,
 )
-from varangian.rules.rule import Combined
 
 MOST_SUBSETS = 4096
 """How many ways of leaving out neighbours the exact search may try in a round."""

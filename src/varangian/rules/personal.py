@@ -20,10 +20,10 @@ from torch import Tensor
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Kept, Table, everyone, normalised, uniformly
-from varangian.rules.judging import judged
+from varangian.rules.mixture_loss import judged
 from varangian.rules.neighbourhoods import others
-from varangian.rules.rule import Combined
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from torch import Tensor
 from varangian import robust
 from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import OfNeighbourhoods, by_neighbourhood, check_tolerated, tolerated
-from varangian.rules.rule import Combined
 
 Messages = Float[Tensor, "agent slot shared"]
 Mask = Bool[Tensor, "agent slot"]

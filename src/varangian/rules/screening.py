@@ -27,6 +27,7 @@ from varangian.core.draws import Draws
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Kept, Table, normalised, uniformly
 from varangian.rules.neighbourhoods import (
     AT_ONCE,
@@ -38,7 +39,6 @@ from varangian.rules.neighbourhoods import (
     share_of,
     tolerated,
 )
-from varangian.rules.rule import Combined
 
 Elapsed = tuple[Float[Tensor, " agent"]]
 """How many rounds each agent has seen."""

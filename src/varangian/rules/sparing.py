@@ -18,9 +18,9 @@ from torch import Tensor
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, not_worse, smooth
-from varangian.rules.judging import onto_self
-from varangian.rules.rule import Combined
+from varangian.rules.mixture_loss import onto_self
 
 
 class Spared(NamedTuple):

@@ -21,10 +21,10 @@ from torch import Tensor
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined, Rule
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, smooth
-from varangian.rules.judging import judged, onto_self
-from varangian.rules.rule import Combined, Rule
-from varangian.rules.weighing import average, loss_based
+from varangian.rules.mixture_loss import judged, onto_self
+from varangian.rules.paper import average, loss_based
 
 AnyRule = Rule[Any]
 

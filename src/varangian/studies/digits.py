@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from varangian import data
 from varangian.attacks import shrink, uniform
-from varangian.attacks.attack import AnyAttack
+from varangian.attacks.base import AnyAttack
 from varangian.core.batches import Pool
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol, runtime_checkable
 
-from varangian.attacks.attack import AnyAttack
+from varangian.attacks.base import AnyAttack
 from varangian.world import Scene
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.attacks import pulling, uniform
-from varangian.attacks.attack import AnyAttack
+from varangian.attacks.base import AnyAttack
 from varangian.core import memory
 from varangian.core.blocks import by_column
 from varangian.core.draws import Draws

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from varangian._stages import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
-from varangian.attacks.attack import Attack, View
+from varangian.attacks.base import Attack, View
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
+from varangian.testing.scenarios import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 
 Complaints = Iterator[str]
 Property = Callable[..., Complaints]

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from varangian.attacks.attack import Attack, Insight, View
+from varangian.attacks.base import Attack, Insight, View
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach, Wiring, deliver
 from varangian.core.models.base import Formula, Sample
-from varangian.rules.rule import Combined, Rule
+from varangian.rules.base import Combined, Rule
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
 """Another way to number the agents: number k goes to agent ORDER[k]."""

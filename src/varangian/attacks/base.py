@@ -21,7 +21,7 @@ from varangian.core.ground_truth import Risk
 from varangian.core.messages import ToAll, ToEach, Wiring
 from varangian.core.models.base import Model, Models, Sample
 from varangian.errors import BadInput
-from varangian.rules.rule import Rule
+from varangian.rules.base import Rule
 
 State = TypeVar("State")
 

@@ -14,6 +14,7 @@ from typing import Literal
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
+from varangian.rules.base import Combined
 from varangian.rules.evidence import (
     Smoothed,
     Table,
@@ -25,7 +26,6 @@ from varangian.rules.evidence import (
     smooth,
     uniformly,
 )
-from varangian.rules.rule import Combined
 
 
 @dataclass(frozen=True)
