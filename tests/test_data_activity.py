@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from varangian import data
-from varangian.data import locate
 from varangian.errors import BadInput
+from varangian.studies import data
+from varangian.studies.data import locate
 
 UCI_NAME = "human+activity+recognition+using+smartphones.zip"
 

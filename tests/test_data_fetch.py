@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from typer.testing import CliRunner
+from varangian.studies.data.commands import app
 
-from varangian.data import Original, dataset, fetch, locate, school
-from varangian.data.arrays import record_of
-from varangian.data.catalogue import DATASETS
-from varangian.data.commands import app
 from varangian.errors import BadInput
+from varangian.studies.data import Original, dataset, fetch, locate, school
+from varangian.studies.data.arrays import record_of
+from varangian.studies.data.catalogue import DATASETS
 
 CONTENT = b"a small original\n"
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -147,13 +147,13 @@ def test_the_catalogue_is_complete() -> None:
 
 
 def test_the_cache_is_where_pooch_has_it() -> None:
-    ours = "from varangian.data.locate import cache_folder; print(cache_folder())"
+    ours = "from varangian.studies.data.locate import cache_folder; print(cache_folder())"
     assert _python(ours) == _python("import pooch; print(pooch.os_cache('varangian'))")
 
 
 def test_reading_needs_numpy_alone() -> None:
     heavy = "{'torch', 'PIL', 'pooch', 'typer', 'matplotlib', 'rich'}"
-    assert _python(f"import sys, varangian.data; print(sorted({heavy} & set(sys.modules)))") == "[]"
+    assert _python(f"import sys, varangian.studies.data; print(sorted({heavy} & set(sys.modules)))") == "[]"
 
 
 def _python(script: str) -> str:

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from varangian import data
-from varangian.data import locate
-from varangian.data.arrays import digest, record_of
 from varangian.errors import BadInput
+from varangian.studies import data
+from varangian.studies.data import locate
+from varangian.studies.data.arrays import digest, record_of
 
 REAL_DATA = os.environ.get("VARANGIAN_DATA")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from varangian.data import Digits, draw_digit, locate, synthetic, synthetic_digits
-from varangian.data.glyphs import digit_fonts
 from varangian.errors import BadInput
+from varangian.studies.data import Digits, draw_digit, locate, synthetic, synthetic_digits
+from varangian.studies.data.glyphs import digit_fonts
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
-from varangian import data, reproduce
-from varangian.data import Digits
+from varangian import reproduce
 from varangian.plan import DEFAULT_RULES
-from varangian.studies import digits
+from varangian.studies import data, digits
+from varangian.studies.data import Digits
 
 
 @pytest.mark.parametrize("fast", [False, True])

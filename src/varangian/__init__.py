@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from varangian import attacks as attacks
-    from varangian import data as data
     from varangian import engines as engines
     from varangian import robust as robust
     from varangian import rules as rules
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from varangian.results import load as load
     from varangian.results import summary as summary
     from varangian.simulate import simulate as simulate
+    from varangian.studies import data as data
     from varangian.tournament import tournament as tournament
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _HOME = {
 }
 _MODULES = {
     "attacks": "attacks",
-    "data": "data",
+    "data": "studies.data",
     "engines": "engines",
     "optimisers": "core.optimisers",
     "robust": "robust",

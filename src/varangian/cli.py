@@ -28,7 +28,7 @@ from varangian.commands.shared import (
 )
 from varangian.commands.shared import pair as _pair
 from varangian.commands.tournament import tournament
-from varangian.data.commands import app as data_app
+from varangian.data_commands_tmp import app as data_app
 from varangian.engines import ray
 from varangian.errors import BadInput
 

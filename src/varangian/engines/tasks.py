@@ -9,9 +9,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from varangian.data.locate import VARIABLE
 from varangian.engines.cluster import one_line, ray
 from varangian.errors import BadInput
+from varangian.studies.data.locate import VARIABLE
 from varangian.workers import TRIES, Lost
 
 Piece = TypeVar("Piece")

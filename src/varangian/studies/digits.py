@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.batches import Pool
@@ -21,6 +20,7 @@ from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
 from varangian.core.task import JudgedOn, Task
 from varangian.errors import BadInput
+from varangian.studies import data
 from varangian.studies.supervised import correct, limited, seeded
 from varangian.world import Scene, byzantine_order
 

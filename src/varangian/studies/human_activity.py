@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.batches import EpochEnds
@@ -18,6 +17,7 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.task import JudgedOn, Task
 from varangian.errors import BadInput
+from varangian.studies import data
 from varangian.studies.supervised import check_settings, correct, limited, seeded
 from varangian.world import Scene, byzantine_order
 

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from varangian import data
 from varangian.attacks import shrink, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Models
 from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
+from varangian.studies import data
 from varangian.studies.supervised import check_settings, limited, seeded
 from varangian.world import Scene
 

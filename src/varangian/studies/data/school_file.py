@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from varangian.data.arrays import Field, read_npz, same_length
-from varangian.data.catalogue import SCHOOL
-from varangian.data.locate import locate
-from varangian.data.values import School
+from varangian.studies.data.arrays import Field, read_npz, same_length
+from varangian.studies.data.catalogue import SCHOOL
+from varangian.studies.data.locate import locate
+from varangian.studies.data.values import School
 
 _FIELDS = {
     "x": Field("f", (None, 28)),

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from varangian.data.catalogue import DATASETS, Dataset, how_to_get
 from varangian.errors import BadInput
+from varangian.studies.data.catalogue import DATASETS, Dataset, how_to_get
 
 app = typer.Typer(help="Datasets: list them, get one, check those that are here.", no_args_is_help=True)
 
@@ -49,7 +49,7 @@ def get_dataset(
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Folder to put it in.")] = None,
 ) -> None:
     """Download a dataset into DIR, or into the cache."""
-    from varangian.data.fetch import get
+    from varangian.studies.data.fetch import get
 
     try:
         typer.echo(f"{name} is in {get(name, data)}")
@@ -61,7 +61,7 @@ def get_dataset(
 @app.command("check")
 def check_datasets(data: DataFolder = None) -> None:
     """Read every dataset that is here and say what it holds; say of the others how to get them."""
-    from varangian.data.locate import search_folders
+    from varangian.studies.data.locate import search_folders
 
     try:
         first = search_folders(data)[0]
@@ -80,7 +80,7 @@ def check_datasets(data: DataFolder = None) -> None:
 
 
 def _describe(entry: Dataset, data: Path | None, first: Path) -> str:
-    from varangian.data.locate import find
+    from varangian.studies.data.locate import find
 
     found = find(entry, data)
     if found is None:
@@ -92,7 +92,7 @@ def _describe(entry: Dataset, data: Path | None, first: Path) -> str:
 
 
 def _reader(entry: Dataset) -> Callable[[Path | None], Any]:
-    from varangian import data
+    from varangian.studies import data
 
     readers: dict[str, Callable[[Path | None], Any]] = {
         "human-activity": data.human_activity,
@@ -107,7 +107,7 @@ def _reader(entry: Dataset) -> Callable[[Path | None], Any]:
 
 def _published(entry: Dataset, path: Path) -> str:
     """Whether the originals are those whose checksums are published; nothing for other forms."""
-    from varangian.data.arrays import digest
+    from varangian.studies.data.arrays import digest
 
     home = path if path.is_dir() else path.parent
     verdicts: list[bool] = []

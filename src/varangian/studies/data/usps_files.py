@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.arrays import AGAIN, Field, check_array, read_bytes, read_npz, same_length, table
-from varangian.data.catalogue import USPS
-from varangian.data.locate import locate
-from varangian.data.values import LABELS, SIDE, Digits
 from varangian.errors import BadInput
+from varangian.studies.data.arrays import AGAIN, Field, check_array, read_bytes, read_npz, same_length, table
+from varangian.studies.data.catalogue import USPS
+from varangian.studies.data.locate import locate
+from varangian.studies.data.values import LABELS, SIDE, Digits
 
 _SMALL = 16
 _IMAGES = Field("f", (None, _SMALL, _SMALL), 0, 1)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.catalogue import KAGGLE_DIGITS
-from varangian.data.locate import locate
-from varangian.data.values import SIDE, Digits
 from varangian.errors import BadInput
+from varangian.studies.data.catalogue import KAGGLE_DIGITS
+from varangian.studies.data.locate import locate
+from varangian.studies.data.values import SIDE, Digits
 
 _ENDINGS = (".jpg", ".jpeg", ".png")
 _LARGEST_SIDE = 1024

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from varangian.data.arrays import digest, one_line, record_of, verify_record
-from varangian.data.catalogue import Original, dataset, how_to_get
-from varangian.data.locate import cache_folder
 from varangian.errors import BadInput
+from varangian.studies.data.arrays import digest, one_line, record_of, verify_record
+from varangian.studies.data.catalogue import Original, dataset, how_to_get
+from varangian.studies.data.locate import cache_folder
 
 RETRIES = 3
 

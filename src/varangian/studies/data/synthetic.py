@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.arrays import write_npz
-from varangian.data.locate import cache_folder, search_folders
-from varangian.data.values import SIDE, Digits, read_digits_npz
 from varangian.errors import BadInput
+from varangian.studies.data.arrays import write_npz
+from varangian.studies.data.locate import cache_folder, search_folders
+from varangian.studies.data.values import SIDE, Digits, read_digits_npz
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -90,8 +90,8 @@ def draw_digit(seed: int, split: Split, index: int) -> tuple[Image.Image, int]:
     >>> picture.size, picture.mode
     ((64, 64), 'RGB')
     """
-    from varangian.data.backgrounds import random_background
-    from varangian.data.glyphs import random_digit
+    from varangian.studies.data.backgrounds import random_background
+    from varangian.studies.data.glyphs import random_digit
 
     rng = np.random.default_rng([seed, _SPLIT_NUMBER[split], index])
     digit = int(rng.integers(10))

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.arrays import AGAIN, check_array, read_bytes, same_length
-from varangian.data.catalogue import MNIST, MNIST_M
-from varangian.data.locate import idx_file, locate
-from varangian.data.values import IMAGES, LABELS, Digits, read_digits_npz
 from varangian.errors import BadInput
+from varangian.studies.data.arrays import AGAIN, check_array, read_bytes, same_length
+from varangian.studies.data.catalogue import MNIST, MNIST_M
+from varangian.studies.data.locate import idx_file, locate
+from varangian.studies.data.values import IMAGES, LABELS, Digits, read_digits_npz
 
 
 def mnist(folder: Path | str | None = None) -> Digits:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.arrays import Field, read_npz, same_length
 from varangian.errors import BadInput
+from varangian.studies.data.arrays import Field, read_npz, same_length
 
 SIDE = 28
 """Every digit image is SIDE x SIDE grey pixels."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.data.arrays import (
+from varangian.errors import BadInput
+from varangian.studies.data.arrays import (
     AGAIN,
     BROKEN,
     Field,
@@ -24,10 +25,9 @@ from varangian.data.arrays import (
     table,
     verify_record,
 )
-from varangian.data.catalogue import HUMAN_ACTIVITY
-from varangian.data.locate import locate
-from varangian.data.values import HumanActivity
-from varangian.errors import BadInput
+from varangian.studies.data.catalogue import HUMAN_ACTIVITY
+from varangian.studies.data.locate import locate
+from varangian.studies.data.values import HumanActivity
 
 LABEL_NAMES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 
