@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from bench.timing import Row, show
-from varangian import attacks, engines, rules, studies
+from varangian import attacks, rules, studies
 from varangian.core.graph import Graph
-from varangian.engines.crew import hired
-from varangian.engines.keeper import Keeper
-from varangian.engines.part import Part, cut
-from varangian.engines.partition import parts as partitioned
-from varangian.engines.shard import Orders, Shard, Spent
-from varangian.engines.sharded import STAGES
+from varangian.engine import cluster as engines
+from varangian.engine.cluster.actors import hired
+from varangian.engine.cluster.partition import parts as partitioned
+from varangian.engine.cluster.run import STAGES
+from varangian.engine.cluster.shard import Orders, Shard, Spent
+from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.studies.study import Study
 
 

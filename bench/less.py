@@ -17,10 +17,10 @@ import torch
 from bench.timing import Row, best_each, show
 from bench.workloads import Workload, convolutional, softmax
 from varangian import rules, studies
-from varangian.results import final
+from varangian.engine.results import final
+from varangian.engine.world import prepare
 from varangian.simulate import begin, play_round, simulate
 from varangian.studies.study import Study
-from varangian.world import prepare
 
 WAYS: dict[str, Any] = {
     "loss-based": rules.loss_based(),

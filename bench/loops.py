@@ -14,9 +14,9 @@ import torch
 from bench.timing import Row, best
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian import rules
-from varangian.record import Recorder
+from varangian.engine.recorder import Recorder
+from varangian.engine.world import prepare
 from varangian.simulate import begin, play_round
-from varangian.world import prepare
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from reference import Network

@@ -30,11 +30,11 @@ from varangian import rules
 from varangian.attacks.simple import silent
 from varangian.core.graph import Graph
 from varangian.core.task import Task
-from varangian.fused import compiling
-from varangian.machine import threads_for, with_threads
+from varangian.engine.compute.compile import compiling
+from varangian.engine.device import threads_for, with_threads
+from varangian.engine.world import Scene, prepare
 from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
-from varangian.world import Scene, prepare
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import robust_peers

@@ -27,8 +27,8 @@ from varangian import attacks
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.task import Task
+from varangian.engine.world import Scene, prepare
 from varangian.studies.target_localization import target_localization
-from varangian.world import Scene, prepare
 
 SWEEPS: dict[str, list[int]] = {
     "agents": [10**2, 10**3, 10**4, 10**5, 10**6],

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from bench.timing import Row, best, best_each, best_of_many, copying
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian.core.models.stacked import Stacked
-from varangian.machine import threads_for, with_threads
+from varangian.engine.device import threads_for, with_threads
 from varangian.studies.digits import cnn
 
 WAYS = ("", ", compiled")

@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from varangian import attacks, rules, studies
 from varangian.core.graph import Graph
 from varangian.core.task import Task
-from varangian.fused import compiling
-from varangian.machine import threads_for
+from varangian.engine.compute.compile import compiling
+from varangian.engine.device import threads_for
+from varangian.engine.world import Scene, World, prepare
 from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
-from varangian.world import Scene, World, prepare
 
 FLOAT = 4
 """Bytes of a number."""

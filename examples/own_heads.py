@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import varangian
 from varangian import Graph, Task, attacks, rules
-from varangian.results import final
+from varangian.engine.results import final
 
 AGENTS, KINDS, KNOWN = 12, 8, 5
 HIDDEN, INPUTS = 8, 40

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 import varangian
 from varangian import Graph, Task, attacks, rules
-from varangian.results import final
+from varangian.engine.results import final
 
 AGENTS, SHAPES, SIZE = 10, 4, 10
 

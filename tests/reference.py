@@ -25,7 +25,7 @@ from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Model
 from varangian.core.models.stacked import Stacked
 from varangian.core.optimisers import Optimiser, adam, sgd
-from varangian.world import World
+from varangian.engine.world import World
 
 Vector = Tensor
 """One agent's parameters, a row of numbers; those that travel come first."""

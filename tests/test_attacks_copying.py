@@ -18,10 +18,10 @@ from varangian.attacks.statistical import alie, mimic
 from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.task import Task
+from varangian.engine.world import Scene, poisoned, prepare
 from varangian.naming import with_settings
 from varangian.plan import plan_for
 from varangian.testing.scenarios import Stage
-from varangian.world import Scene, poisoned, prepare
 
 HONEST = scaled(1.0)
 attack_of = plan_for("target-localization").attack

@@ -321,7 +321,7 @@ def test_data_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 STOPPING = """
 import sys, time
-import varangian.record, varangian.sweep
+import varangian.engine.recorder, varangian.sweep
 from varangian.cli import main
 
 calls = 0
@@ -339,7 +339,7 @@ def stopping(inner):
 if sys.argv.pop(1) == "between":
     varangian.sweep.SeedsProgress.round = stopping(varangian.sweep.SeedsProgress.round)
 else:
-    varangian.record.measure = stopping(varangian.record.measure)
+    varangian.engine.recorder.measure = stopping(varangian.engine.recorder.measure)
 main()
 """
 RESUMED = (*SMALL, "--rounds", 20, "--rule", "average", "--rule", "loss-based", "--byzantine", 3, "--seeds", 2)

@@ -22,14 +22,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import varangian
-from varangian import BadInput, Graph, Task, attacks, fused, rules, studies
+from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core.blocks import blockwise
 from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
-from varangian.native.spelling import Unspelled
+from varangian.engine.compute import compile as fused
+from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.world import prepare
 from varangian.rules.base import Combined
 from varangian.simulate import begin, play_round
-from varangian.world import prepare
 
 CPU = torch.device("cpu")
 compiler = pytest.mark.skipif(
@@ -177,7 +178,7 @@ def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
 def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varangian.core.graph.CACHED", 128)
     monkeypatch.setattr("varangian.core.blocks.ROWS", 16)
-    monkeypatch.setattr("varangian.world.ROWS", 16)
+    monkeypatch.setattr("varangian.engine.world.ROWS", 16)
     world = prepare([studies.target_localization(agents=60).scene(0)], [0], 0.2, CPU, torch.float64)
     assert len(world.wiring(0).tables) > 3
     ends: list[Tensor] = []

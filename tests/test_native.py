@@ -15,18 +15,19 @@ import torch
 from torch import Tensor
 
 import varangian
-from varangian import Graph, Task, attacks, fused, rules, studies
+from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.blocks import blockwise
 from varangian.core.messages import Told
 from varangian.core.models.base import Formula
-from varangian.native import build
-from varangian.native.combining import Loop, loop_for
-from varangian.native.lanewise import lanewise
-from varangian.native.spelling import Unspelled, names_of, spelled
+from varangian.engine.compute import compile as fused
+from varangian.engine.compute.cpp import build
+from varangian.engine.compute.cpp.agent_loop import lanewise
+from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.kernels.loss_based import Loop, loop_for
+from varangian.engine.state import Heard
+from varangian.engine.world import Scene, World, prepare
 from varangian.rules.evidence import Smoothed
 from varangian.simulate import adapt, begin, combine, deliver, lie, next_sample, play_round
-from varangian.state import Heard
-from varangian.world import Scene, World, prepare
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(
@@ -72,7 +73,7 @@ def test_a_spelled_function_is_the_function(name: str, dtype: torch.dtype) -> No
 
 
 def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varangian.native.lanewise.ROWS", 8)
+    monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.ROWS", 8)
 
     a, b = torch.randn(61, 3), torch.randn(61)
     with blockwise(2):
@@ -121,7 +122,7 @@ def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **settings: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("varangian.native.build.Path.write_text", full)
+    monkeypatch.setattr("varangian.engine.compute.cpp.build.Path.write_text", full)
     world = localized(12, torch.float32)
     with torch.no_grad(), fused.compiling(True, CPU), pytest.warns(UserWarning, match="No space left on device"):
         # Another formula than elsewhere in this file, so that it is not compiled already.
@@ -289,11 +290,11 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
         heard = Heard(deliver(adapted, None, world.byzantine), adapted, next_sample(world, state)[0])
         loop = loop_for(world, rule)
         assert loop is not None
-        monkeypatch.setattr("varangian.native.combining.each", interrupted)
+        monkeypatch.setattr("varangian.engine.kernels.loss_based.each", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop(world, world.wiring(0), state.rule, state, heard)
     step = lanewise(lambda a: [a + a], (torch.ones(40),))
-    monkeypatch.setattr("varangian.native.lanewise.each", interrupted)
+    monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.each", interrupted)
     with pytest.raises(KeyboardInterrupt):
         step(torch.ones(40))
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varangian import BadInput, Graph
-from varangian.engines import partition
-from varangian.engines.partition import cut, parts
+from varangian.engine.cluster import partition
+from varangian.engine.cluster.partition import cut, parts
 
 torch.set_num_threads(1)
 

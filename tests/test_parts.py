@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core import optimisers
-from varangian.engines.part import cut
-from varangian.engines.shard import Orders, Shard
-from varangian.record import Recorder
+from varangian.engine.cluster.shard import Orders, Shard
+from varangian.engine.cluster.subnetwork import cut
+from varangian.engine.recorder import Recorder
+from varangian.engine.world import Scene, poisoned, prepare
 from varangian.simulate import begin, play_round
-from varangian.world import Scene, poisoned, prepare
 
 AGENTS = 14
 

@@ -14,18 +14,19 @@ import torch
 import xarray as xr
 
 from test_parts import softmax
-from varangian import Graph, Task, attacks, engines, rules, simulate, studies
-from varangian.callbacks import Progress
+from varangian import Graph, Task, attacks, rules, simulate, studies
 from varangian.core import optimisers
-from varangian.engines.crew import Crew, Player
-from varangian.engines.keeper import Keeper
-from varangian.engines.part import cut
-from varangian.engines.partition import cut as cut_senders
-from varangian.engines.partition import parts as partitioned
-from varangian.engines.shard import Orders
-from varangian.engines.sharded import Job, _whole
+from varangian.engine import cluster as engines
+from varangian.engine.callbacks import Progress
+from varangian.engine.cluster.actors import Crew, Player
+from varangian.engine.cluster.partition import cut as cut_senders
+from varangian.engine.cluster.partition import parts as partitioned
+from varangian.engine.cluster.run import Job, _whole
+from varangian.engine.cluster.shard import Orders
+from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.subnetwork import cut
+from varangian.engine.world import Scene
 from varangian.errors import BadInput
-from varangian.world import Scene
 
 library = pytest.importorskip("ray", reason="needs Ray")
 AGENTS = 14

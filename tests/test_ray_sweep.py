@@ -26,10 +26,12 @@ from rich.console import Console
 
 import varangian
 from tournaments import values_of, without_pictures
-from varangian import BadInput, cli, engines, results, rules, sweep
-from varangian.callbacks import Callback
+from varangian import BadInput, cli, rules, sweep
 from varangian.contest import Contest, enter
-from varangian.engines.tasks import in_tasks
+from varangian.engine import cluster as engines
+from varangian.engine import results
+from varangian.engine.callbacks import Callback
+from varangian.engine.cluster.task_pool import in_tasks
 from varangian.plan import Plan, plan_for
 from varangian.report.terminal import Terminal
 from varangian.sweep import UNFINISHED, Cell, cells

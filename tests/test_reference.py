@@ -16,10 +16,10 @@ from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Formula
 from varangian.core.optimisers import adam, sgd
 from varangian.core.task import Task
+from varangian.engine.state import Seen, State
+from varangian.engine.world import Scene, World, prepare
 from varangian.simulate import begin, play_round
-from varangian.state import Seen, State
 from varangian.studies.target_localization import target_localization
-from varangian.world import Scene, World, prepare
 
 ROUNDS = 50
 CLOSE = 1e-9

@@ -21,14 +21,14 @@ import xarray as xr
 from rich.console import Console
 
 from varangian import cli
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.live import Live
 from varangian.plan import Plan, plan_for
-from varangian.record import Recorder
 from varangian.report.terminal import Terminal
-from varangian.state import State
 from varangian.sweep import Cell, sweep
-from varangian.world import World
 
 
 def plan(**given: Any) -> Plan:

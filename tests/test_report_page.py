@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from varangian import cli
+from varangian.engine.results import final, save
 from varangian.errors import BadInput
 from varangian.plan import Plan, as_toml, plan_for
 from varangian.report.cells import AGENTS, CURVES, WEIGHTS, detail_of, told_agents
@@ -34,7 +35,6 @@ from varangian.report.payload import Progress, assembled, page_tree
 from varangian.report.source import Run, read_runs, run_of
 from varangian.report.spread import spread
 from varangian.report.table import Scenario, compared
-from varangian.results import final, save
 from varangian.sweep import sweep, write_summary
 
 ROOT = Path(__file__).parents[1]

@@ -19,9 +19,9 @@ from varangian.core.draws import Draws
 from varangian.core.inbox import Inbox
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
+from varangian.engine.results import final
 from varangian.errors import BadInput
 from varangian.naming import made
-from varangian.results import final
 from varangian.rules import robust as robust_rules
 from varangian.rules.robust import (
     centerpoint,

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 import varangian
-from varangian import BadInput, Graph, Task, attacks, checkpoint, rules, studies
+from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core import memory
 from varangian.core.graph import Graph as AnyGraph
 from varangian.core.models.low_precision import Coarse
-from varangian.record import Recorder
+from varangian.engine import checkpoint
+from varangian.engine.recorder import Recorder
+from varangian.engine.world import Scene, prepare
 from varangian.simulate import begin, play_round
-from varangian.world import Scene, prepare
 
 CPU = torch.device("cpu")
 

@@ -21,10 +21,10 @@ from varangian.core.messages import finite_rows
 from varangian.core.models.conv_rewrite import ByWindows, lean
 from varangian.core.models.stacked import Stacked
 from varangian.core.task import Task
+from varangian.engine.state import Seen, State
+from varangian.engine.world import Scene, World, prepare
 from varangian.simulate import begin, play_round
-from varangian.state import Seen, State
 from varangian.studies.target_localization import target_localization
-from varangian.world import Scene, World, prepare
 
 CPU = torch.device("cpu")
 RULES = [rules.loss_based(), rules.distance_based(p=1), rules.average(), rules.sparing(back_off=4, most=3)]

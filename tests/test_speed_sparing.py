@@ -17,11 +17,11 @@ from varangian.core.graph import Graph
 from varangian.core.models.base import Formula
 from varangian.core.models.stacked import Stacked
 from varangian.core.task import Task
+from varangian.engine.world import Scene, prepare
 from varangian.simulate import begin, play_round
 from varangian.studies.target_localization import target_localization
 from varangian.testing import check_rule
 from varangian.testing.scenarios import Story
-from varangian.world import Scene, prepare
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,8 @@ import torch
 import xarray as xr
 
 import varangian
-from varangian import BadInput, results, rules, studies, sweep
+from varangian import BadInput, rules, studies, sweep
+from varangian.engine import results
 from varangian.plan import Plan, as_toml, check, plan_for
 from varangian.report.table import headline, table
 from varangian.sweep import UNFINISHED, Cell, cells

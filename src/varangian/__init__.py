@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from varangian import attacks as attacks
-    from varangian import engines as engines
     from varangian import robust as robust
     from varangian import rules as rules
     from varangian import studies as studies
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
     from varangian.core import optimisers as optimisers
     from varangian.core.graph import Graph as Graph
     from varangian.core.task import Task as Task
+    import varangian.engine.cluster as engines
+    from varangian.engine.results import load as load
+    from varangian.engine.results import summary as summary
     from varangian.errors import BadInput as BadInput
-    from varangian.results import load as load
-    from varangian.results import summary as summary
     from varangian.simulate import simulate as simulate
     from varangian.studies import data as data
     from varangian.tournament import tournament as tournament
@@ -32,15 +32,15 @@ _HOME = {
     "BadInput": "errors",
     "Graph": "core.graph",
     "Task": "core.task",
-    "load": "results",
+    "load": "engine.results",
     "simulate": "simulate",
-    "summary": "results",
+    "summary": "engine.results",
     "tournament": "tournament",
 }
 _MODULES = {
     "attacks": "attacks",
     "data": "studies.data",
-    "engines": "engines",
+    "engines": "engine.cluster",
     "optimisers": "core.optimisers",
     "robust": "robust",
     "rules": "rules",

@@ -29,7 +29,7 @@ from varangian.commands.shared import (
 from varangian.commands.shared import pair as _pair
 from varangian.commands.tournament import tournament
 from varangian.data_commands_tmp import app as data_app
-from varangian.engines import ray
+from varangian.engine.cluster import ray
 from varangian.errors import BadInput
 
 app = typer.Typer(
@@ -162,7 +162,7 @@ def run(
         raise BadInput("--tensorboard needs --out, the folder to write to")
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
-    from varangian.machine import with_threads
+    from varangian.engine.device import with_threads
     from varangian.plan import check, from_toml, plan_for, read_byzantine
 
     stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
@@ -182,7 +182,7 @@ def run(
     plan = plan_for(**stored)
     check(plan)
     if compile_:
-        from varangian.fused import check_compiler
+        from varangian.engine.compute.compile import check_compiler
 
         check_compiler()
     try:

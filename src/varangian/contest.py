@@ -11,13 +11,13 @@ from typing import Any
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.core.draws import Draws
+from varangian.engine.world import Byzantine, chosen
 from varangian.errors import BadInput
 from varangian.naming import catalogue, settings_of, tidied
 from varangian.plan import Plan, check, plan_for, with_rounds
 from varangian.standings import REFERENCE
 from varangian.studies.study import Study
 from varangian.sweep import Cell
-from varangian.world import Byzantine, chosen
 
 ALL = "all"
 

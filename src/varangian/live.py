@@ -13,11 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import xarray as xr
 
-from varangian import results
-from varangian.callbacks import Callback
+from varangian.engine import results
+from varangian.engine.callbacks import Callback
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.plan import Plan, as_toml
-from varangian.record import Recorder
 from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
 from varangian.report.command import command_of
 from varangian.report.pack import packed
@@ -25,9 +27,7 @@ from varangian.report.page import page
 from varangian.report.payload import Progress, Tree, assembled, metrics_told
 from varangian.report.source import Run
 from varangian.report.table import Row, Scenario, scenario_of
-from varangian.state import State
 from varangian.sweep import Cell, cells
-from varangian.world import World
 
 PAUSE, SHARE = 1.0, 5.0
 """Seconds between two pictures of the run, and how many times as long as making one takes they are at least."""

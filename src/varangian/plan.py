@@ -20,11 +20,11 @@ from varangian.attacks.base import AnyAttack
 from varangian.core import memory
 from varangian.core.draws import Draws
 from varangian.core.models.low_precision import Coarse
+from varangian.engine.device import chosen_device, chosen_dtype
+from varangian.engine.world import Byzantine, chosen
 from varangian.errors import BadInput, unknown
-from varangian.machine import chosen_device, chosen_dtype
 from varangian.naming import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
-from varangian.world import Byzantine, chosen
 
 DEFAULT_RULES = ("alone", "average", "distance-based", "loss-based")
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from varangian import results, sweep
+from varangian import sweep
 from varangian.core.batches import Batches
-from varangian.engines import Engine
+from varangian.engine import results
+from varangian.engine.cluster import Engine
 from varangian.errors import unknown
 from varangian.plan import DEFAULT_RULES, Plan, plan_for
 from varangian.report.folder import write_folder

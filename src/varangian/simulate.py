@@ -21,12 +21,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from varangian import checkpoint as checkpoints
-from varangian import results
 from varangian.attacks.base import Attack, Hidden, Insight, View
 from varangian.attacks.simple import silent
-from varangian.callbacks import Callback
-from varangian.carry import carried
 from varangian.core.blocks import FEW, by_blocks, each
 from varangian.core.graph import Graph, Neighbourhoods, TimeVarying
 from varangian.core.ground_truth import Truth
@@ -35,17 +31,21 @@ from varangian.core.memory import budget, check, of_run
 from varangian.core.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
 from varangian.core.task import Task
-from varangian.engines import Engine, chosen
+from varangian.engine import checkpoint as checkpoints
+from varangian.engine import results
+from varangian.engine.callbacks import Callback
+from varangian.engine.cluster import Engine, chosen
+from varangian.engine.compute.compile import compiling, fused
+from varangian.engine.device import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
+from varangian.engine.kernels.loss_based import loop_for
+from varangian.engine.recorder import Recorder, thinned
+from varangian.engine.rule_memory import carried
+from varangian.engine.state import Heard, Seen, State
+from varangian.engine.world import Byzantine, Scene, World, poisoned, prepare
 from varangian.errors import BadInput
-from varangian.fused import compiling, fused
-from varangian.machine import addressed, chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
-from varangian.native.combining import loop_for
-from varangian.record import Recorder, thinned
 from varangian.rules.base import Rule
 from varangian.rules.paper import loss_based
-from varangian.state import Heard, Seen, State
 from varangian.studies.study import Study
-from varangian.world import Byzantine, Scene, World, poisoned, prepare
 
 
 def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
@@ -253,7 +253,7 @@ def simulate(
     `judge_dtype="bfloat16"` judges neighbours in coarser numbers than those of `dtype`, which GPUs do faster.
     With `checkpoint`, a folder, an interrupted run leaves what it had, and `resume=True` goes on to the same bits.
     `memory="4GiB"` keeps to so much; what cannot fit into it, or into the machine, is refused before it starts.
-    `engine=varangian.engines.ray(shards=4)` spreads the network over a Ray cluster; what comes out is the same.
+    `engine=varangian.engine.cluster.ray(shards=4)` spreads the network over a Ray cluster; what comes out is the same.
     `compile=True` compiles a round's functions for a CPU: after some seconds, rounds are faster and differ by rounding.
     `threads=2` uses so many of its cores, also for what is too small to gain by it on a machine that does other things.
 
@@ -278,7 +278,7 @@ def simulate(
     if cluster is not None and threads is not None:
         raise BadInput("threads are this process's, and shards are others; leave out threads or engine")
     if cluster is not None:
-        from varangian.engines.sharded import Job, on_cluster
+        from varangian.engine.cluster.run import Job, on_cluster
 
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
         return on_cluster(cluster, jobs, device, dtype, judge_dtype, callbacks, folder, resume, record_every)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from varangian.results import Array, higher_is_better
+from varangian.engine.results import Array, higher_is_better
 
 REFERENCE = "alone"
 

@@ -15,15 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 
-from varangian import results
-from varangian.callbacks import Callback, Progress
-from varangian.engines import Engine, chosen, ray
+from varangian.engine import results
+from varangian.engine.callbacks import Callback, Progress
+from varangian.engine.cluster import Engine, chosen, ray
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import Byzantine, World
 from varangian.errors import BadInput
 from varangian.plan import Plan, as_toml, from_toml
-from varangian.record import Recorder
 from varangian.simulate import simulate
-from varangian.state import State
-from varangian.world import Byzantine, World
 
 UNFINISHED = ".unfinished"
 """Where a run folder keeps finished cells and checkpoints until all is done."""
@@ -104,7 +104,7 @@ def sweep(
     kept = folder and folder / UNFINISHED
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
-        from varangian.engines.grid import spread
+        from varangian.engine.cluster.grid import spread
 
         done = spread(plan, kept, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
         return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])

@@ -19,22 +19,22 @@ from typing import Any
 
 import torch
 
-from varangian import results
-from varangian.callbacks import Callback
 from varangian.contest import ALL, Contest, enter
-from varangian.engines import Engine, chosen, ray
+from varangian.engine import results
+from varangian.engine.callbacks import Callback
+from varangian.engine.cluster import Engine, chosen, ray
+from varangian.engine.device import chosen_device, seeds_at_once
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import Byzantine, World
 from varangian.errors import BadInput
 from varangian.ledger import Key, Ledger, Played
-from varangian.machine import chosen_device, seeds_at_once
-from varangian.record import Recorder
 from varangian.report.table import headline
 from varangian.simulate import simulate
 from varangian.standings import REFERENCE, Outcome, Standings
-from varangian.state import State
 from varangian.studies.study import Study
 from varangian.sweep import Cell, SeedsProgress
 from varangian.workers import Lost, in_processes
-from varangian.world import Byzantine, World
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _played_elsewhere(
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
     """The same on a Ray cluster, a cell a task."""
-    from varangian.engines.board import board
-    from varangian.engines.tasks import in_tasks
+    from varangian.engine.cluster.progress import board
+    from varangian.engine.cluster.task_pool import in_tasks
 
     with cluster.connected(), board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
@@ -195,7 +195,7 @@ def _play_on_one_thread(contest: Contest, cell: Cell, callbacks: Sequence[Callba
 
 
 def _play_and_tell(contest: Contest, board: Any, cell: Cell) -> Played:
-    from varangian.engines.board import Writer
+    from varangian.engine.cluster.progress import Writer
 
     return _play_on_one_thread(contest, cell, [SeedsProgress(Writer(board, cell.key))])
 

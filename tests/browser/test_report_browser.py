@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from varangian.engine.results import final
 from varangian.live import Live
 from varangian.plan import Plan, as_toml, plan_for
 from varangian.report.page import write_page
 from varangian.report.source import Run, read_runs, run_of
 from varangian.report.spread import spread
-from varangian.results import final
 from varangian.sweep import sweep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from varangian.engines import chosen, ray
+from varangian.engine.cluster import chosen, ray
 from varangian.errors import BadInput
 
 What = Annotated[

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from varangian.errors import BadInput
 
 if TYPE_CHECKING:
+    from varangian.engine.world import Scene
     from varangian.rules.base import Rule
-    from varangian.world import Scene
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _PIECES = 64

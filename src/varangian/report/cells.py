@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from varangian.engine.results import UNWEIGHED, Array, final, higher_is_better, metrics_of
 from varangian.report.spread import of_normal, pooled, smoothed_rounds, smoothing_window, time_of
-from varangian.results import UNWEIGHED, Array, final, higher_is_better, metrics_of
 
 Tree = dict[str, Any]
 

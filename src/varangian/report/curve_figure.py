@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
+from varangian.engine.results import Array
 from varangian.report.spread import (
     PAPER,
     Look,
@@ -23,7 +24,6 @@ from varangian.report.spread import (
     spread,
     time_of,
 )
-from varangian.results import Array
 
 LABELS = {
     "loss": r"Loss $\ell(\theta_k;\,\xi_k)$",

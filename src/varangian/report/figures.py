@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from varangian.engine.results import Array
 from varangian.errors import BadInput
 from varangian.report.curve_figure import curves
 from varangian.report.spread import BYZANTINE, GROUPS
-from varangian.results import Array
 
 __all__ = ["curves", "draw_figures", "network"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from varangian import results
+from varangian.engine import results
 from varangian.errors import BadInput
 from varangian.report.figures import draw_figures
 from varangian.report.page import write_page

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from varangian.results import Array
+from varangian.engine.results import Array
 
 
 def four_digits(values: Array) -> np.ndarray[Any, np.dtype[np.float32]]:

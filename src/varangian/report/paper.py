@@ -11,10 +11,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from varangian.engine.results import Array
 from varangian.report.curve_figure import draw_curve, label_of, legend_below, scale_axis
 from varangian.report.figures import network, save_figure
 from varangian.report.spread import looks_of, spread, time_of
-from varangian.results import Array
 
 
 class Panel(NamedTuple):

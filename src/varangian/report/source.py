@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from varangian import results
+from varangian.engine import results
 from varangian.errors import BadInput
 from varangian.report.command import command_of
 from varangian.report.table import Row

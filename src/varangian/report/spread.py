@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from varangian.results import UNWEIGHED, higher_is_better
+from varangian.engine.results import UNWEIGHED, higher_is_better
 
 POINTS = 500
 """As many of a long run's rounds are drawn: more than a panel has room for."""

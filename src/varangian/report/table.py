@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from varangian.results import UNWEIGHED, higher_is_better
+from varangian.engine.results import UNWEIGHED, higher_is_better
 
 Row = dict[str, Any]
 PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")

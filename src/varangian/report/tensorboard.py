@@ -12,13 +12,13 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from varangian.callbacks import Callback
+from varangian.engine.callbacks import Callback
+from varangian.engine.recorder import Recorder
+from varangian.engine.results import UNWEIGHED, higher_is_better
+from varangian.engine.state import State
+from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.record import Recorder
-from varangian.results import UNWEIGHED, higher_is_better
-from varangian.state import State
 from varangian.sweep import Cell
-from varangian.world import World
 
 POINTS = 500
 """About so many rounds of a run are written: reading a number makes a GPU wait."""

@@ -16,14 +16,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Table
 from rich.text import Text
 
-from varangian import results
-from varangian.callbacks import Callback
+from varangian.engine import results
+from varangian.engine.callbacks import Callback
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import World
 from varangian.plan import Plan
-from varangian.record import Recorder
 from varangian.report.table import PREFERRED, headline, number
-from varangian.state import State
 from varangian.sweep import Cell, cells, count_of
-from varangian.world import World
 
 LOOK = 0.5
 """Seconds between two looks at the numbers: each makes a GPU wait."""

@@ -16,10 +16,10 @@ from varangian.core.batches import EpochEnds
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.task import JudgedOn, Task
+from varangian.engine.world import Scene, byzantine_order
 from varangian.errors import BadInput
 from varangian.studies import data
 from varangian.studies.supervised import check_settings, correct, limited, seeded
-from varangian.world import Scene, byzantine_order
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Models
 from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
+from varangian.engine.world import Scene
 from varangian.studies import data
 from varangian.studies.supervised import check_settings, limited, seeded
-from varangian.world import Scene
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from varangian.core.files import whole
+from varangian.engine.recorder import Recorder
+from varangian.engine.world import Scene, World
 from varangian.errors import BadInput
-from varangian.record import Recorder
-from varangian.world import Scene, World
 
 Array = np.ndarray[Any, Any]
 

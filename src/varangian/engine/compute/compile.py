@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from varangian.core.blocks import at_once, blockwise
 from varangian.core.inbox import Inbox
+from varangian.engine.compute.cpp.agent_loop import lanewise
+from varangian.engine.compute.cpp.build import compiler
+from varangian.engine.compute.cpp.translate import Unspelled
 from varangian.errors import BadInput
-from varangian.native.build import compiler
-from varangian.native.lanewise import lanewise
-from varangian.native.spelling import Unspelled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.arrange import Arrangement
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
 from varangian.core.blocks import FEW, ROWS, by_column, each, joined
@@ -22,8 +21,9 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import replayed
 from varangian.core.models.low_precision import Coarse
 from varangian.core.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
+from varangian.engine.compute.agent_order import Arrangement
+from varangian.engine.compute.compile import fused
 from varangian.errors import BadInput
-from varangian.fused import fused
 
 Byzantine = int | float | Sequence[int]
 """How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from varangian.core.blocks import by_column
-from varangian.native.spelling import Unspelled
+from varangian.engine.compute.cpp.translate import Unspelled
 
 _NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
 _OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wno-psabi")
@@ -32,7 +32,9 @@ def library(dtype: torch.dtype, spelled: str, loop: str) -> ctypes.CDLL:
         raise Unspelled(f"there are no vectors of {dtype}")
     real, word = _NUMBERS[dtype]
     head = f"#include <cstdint>\nusing real = {real};\nusing word = {word};\n"
-    texts = [files("varangian.native").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)]
+    texts = [
+        files("varangian.engine.compute.cpp").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)
+    ]
     return _built("\n".join((head, texts[0], spelled, texts[1])))
 
 

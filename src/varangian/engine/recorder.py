@@ -11,9 +11,9 @@ from torch import Tensor
 
 from varangian.core.graph import Graph
 from varangian.core.models.base import own_loss
+from varangian.engine.state import Seen, State
+from varangian.engine.world import Scene, World
 from varangian.errors import BadInput
-from varangian.state import Seen, State
-from varangian.world import Scene, World
 
 Measured = Mapping[str, Float[Tensor, " agent"]]
 

@@ -22,8 +22,8 @@ from varangian.core.models.cuda_graphs import replayed
 from varangian.core.models.low_precision import Coarse
 from varangian.core.models.stacked import Stacked
 from varangian.core.task import PerAgent, Task, side_by_side
+from varangian.engine.world import Byzantine, Scene, World, chosen, groups_of, placed, sampler, stored, wirer
 from varangian.errors import BadInput
-from varangian.world import Byzantine, Scene, World, chosen, groups_of, placed, sampler, stored, wirer
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 import xarray as xr
 
-from varangian import results, sweep
-from varangian.engines.board import Writer, board
-from varangian.engines.cluster import ray
-from varangian.engines.tasks import in_tasks
+from varangian import sweep
+from varangian.engine import results
+from varangian.engine.cluster.cluster import ray
+from varangian.engine.cluster.progress import Writer, board
+from varangian.engine.cluster.task_pool import in_tasks
 from varangian.errors import BadInput
 from varangian.plan import Plan
 from varangian.workers import Lost

@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.attacks.base import Attack
 from varangian.core.files import whole
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.record import Recorder
 from varangian.rules.base import Rule
-from varangian.state import State
-from varangian.world import World
 
 
 def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None:

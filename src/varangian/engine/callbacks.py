@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from varangian.record import Recorder
-from varangian.state import State
-from varangian.world import World
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import State
+from varangian.engine.world import World
 
 
 class Callback(Protocol):

@@ -23,14 +23,14 @@ from varangian.core.graph import Neighbourhoods, narrowed
 from varangian.core.inbox import Table
 from varangian.core.messages import Wiring
 from varangian.core.models.base import Formula, Models, Sample
-from varangian.fused import is_compiling
-from varangian.native.build import library, step_of, stored_by_column
-from varangian.native.spelling import Unspelled, names_of, spelled
+from varangian.engine.compute.compile import is_compiling
+from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
+from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.state import Heard, State
+from varangian.engine.world import World
 from varangian.rules.base import Rule
 from varangian.rules.evidence import Smoothed
 from varangian.rules.paper import loss_based
-from varangian.state import Heard, State
-from varangian.world import World
 
 
 @dataclass(frozen=True, eq=False)

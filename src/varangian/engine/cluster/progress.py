@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from varangian.engines.tasks import LOOK
+from varangian.engine.cluster.task_pool import LOOK
 
 
 class Board:

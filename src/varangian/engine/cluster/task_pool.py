@@ -9,7 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from varangian.engines.cluster import one_line, ray
+from varangian.engine.cluster.cluster import one_line, ray
 from varangian.errors import BadInput
 from varangian.studies.data.locate import VARIABLE
 from varangian.workers import TRIES, Lost

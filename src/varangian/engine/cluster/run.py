@@ -18,20 +18,20 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from varangian import results
 from varangian.attacks.base import Attack
-from varangian.callbacks import Callback, Progress
 from varangian.core.graph import Graph
-from varangian.engines.cluster import one_line, ray
-from varangian.engines.crew import LostShard, hired
-from varangian.engines.keeper import Keeper
-from varangian.engines.part import Part, cut
-from varangian.engines.partition import parts as partitioned
-from varangian.engines.shard import Array, Orders, Spent
+from varangian.engine import results
+from varangian.engine.callbacks import Callback, Progress
+from varangian.engine.cluster.actors import LostShard, hired
+from varangian.engine.cluster.cluster import one_line, ray
+from varangian.engine.cluster.partition import parts as partitioned
+from varangian.engine.cluster.shard import Array, Orders, Spent
+from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.subnetwork import Part, cut
+from varangian.engine.recorder import Recorder, thinned
+from varangian.engine.world import Byzantine, Scene
 from varangian.errors import BadInput
-from varangian.record import Recorder, thinned
 from varangian.rules.base import Rule
-from varangian.world import Byzantine, Scene
 
 STAGES = ("adapt", "exchange", "judge", "combine")
 

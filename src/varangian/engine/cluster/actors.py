@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from varangian.engines.cluster import ray
-from varangian.engines.keeper import Keeper
-from varangian.engines.part import Part
-from varangian.engines.shard import Array, Orders, Shard, Spent
+from varangian.engine.cluster.cluster import ray
+from varangian.engine.cluster.shard import Array, Orders, Shard, Spent
+from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.subnetwork import Part
 from varangian.errors import BadInput
 
 AHEAD = 4

@@ -18,17 +18,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian import checkpoint as checkpoints
 from varangian.attacks.base import Attack
 from varangian.core.blocks import by_column, is_by_column, joined
 from varangian.core.messages import Told
 from varangian.core.models.base import Models, Sample
-from varangian.engines.part import Part, world_of
-from varangian.machine import chosen_dtype, threads_for
-from varangian.record import Recorder
+from varangian.engine import checkpoint as checkpoints
+from varangian.engine.cluster.subnetwork import Part, world_of
+from varangian.engine.device import chosen_dtype, threads_for
+from varangian.engine.recorder import Recorder
+from varangian.engine.world import World, poisoned
 from varangian.rules.base import Rule
 from varangian.simulate import adapt, begin, listen
-from varangian.world import World, poisoned
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from varangian.core.blocks import ROWS, at_once, each
-from varangian.native.build import library, step_of, stored_by_column
-from varangian.native.spelling import Spelled, Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
+from varangian.engine.compute.cpp.translate import Spelled, Unspelled, names_of, spelled
 
 
 @dataclass(frozen=True, eq=False)
