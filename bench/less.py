@@ -18,8 +18,9 @@ from bench.timing import Row, best_each, show
 from bench.workloads import Workload, convolutional, softmax
 from varangian import rules, studies
 from varangian.engine.results import final
+from varangian.engine.round import begin, play_round
+from varangian.engine.run import simulate
 from varangian.engine.world import prepare
-from varangian.simulate import begin, play_round, simulate
 from varangian.studies.study import Study
 
 WAYS: dict[str, Any] = {

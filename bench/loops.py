@@ -15,8 +15,8 @@ from bench.timing import Row, best
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian import rules
 from varangian.engine.recorder import Recorder
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import prepare
-from varangian.simulate import begin, play_round
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from reference import Network

@@ -32,8 +32,8 @@ from varangian.core.graph import Graph
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for, with_threads
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import Scene, prepare
-from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

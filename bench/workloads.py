@@ -19,8 +19,8 @@ from varangian.core.graph import Graph
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import Scene, World, prepare
-from varangian.simulate import begin, play_round
 from varangian.studies.digits import cnn
 
 FLOAT = 4

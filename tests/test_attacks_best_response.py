@@ -20,9 +20,9 @@ from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Task
+from varangian.engine.round import adapt, begin, play_round
 from varangian.engine.world import Scene, prepare
 from varangian.rules.robust import krum, median, trimmed_mean
-from varangian.simulate import adapt, begin, play_round
 
 GREEDY = best_response(horizon=0, patience=0.0)
 PAIR = Graph.complete(2)

@@ -19,8 +19,8 @@ from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.task import Task
 from varangian.engine.world import Scene, poisoned, prepare
-from varangian.naming import with_settings
-from varangian.plan import plan_for
+from varangian.experiments.config import plan_for
+from varangian.experiments.spec import with_settings
 from varangian.testing.scenarios import Stage
 
 HONEST = scaled(1.0)

@@ -17,7 +17,7 @@ from varangian.attacks.base import View
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
 from varangian.core.graph import Graph
-from varangian.naming import with_settings
+from varangian.experiments.spec import with_settings
 from varangian.rules.robust import krum, median, trimmed_mean
 
 HONEST = scaled(1.0)

@@ -23,7 +23,7 @@ import xarray as xr
 
 import varangian
 from varangian import attacks, cli, rules, studies
-from varangian.naming import catalogue, settings_of
+from varangian.experiments.spec import catalogue, settings_of
 
 torch.set_num_threads(1)
 
@@ -285,7 +285,7 @@ SETTINGS = [(name, field) for name, study in catalogue(studies).items() for fiel
 @pytest.mark.parametrize("hyphens", [False, True])
 def test_set_reaches_every_setting(study: str, field: str, hyphens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Any] = []
-    monkeypatch.setattr("varangian.plan.check", lambda plan: None)
+    monkeypatch.setattr("varangian.experiments.config.check", lambda plan: None)
     monkeypatch.setattr("varangian.cli._run", lambda plan, *rest: plans.append(plan))
     usual = settings_of(catalogue(studies)[study]())
     text = another(usual[field])
@@ -302,7 +302,7 @@ def test_set_reaches_every_setting(study: str, field: str, hyphens: bool, monkey
 @pytest.mark.parametrize("rounds", [3, 10**6])
 def test_rounds_are_never_cut_short_by_epochs(study: str, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Any] = []
-    monkeypatch.setattr("varangian.plan.check", lambda plan: None)
+    monkeypatch.setattr("varangian.experiments.config.check", lambda plan: None)
     monkeypatch.setattr("varangian.cli._run", lambda plan, *rest: plans.append(plan))
     assert varangian_("run", study, "--rounds", rounds).status == 0
     settings = settings_of(plans[0].study)
@@ -321,7 +321,7 @@ def test_data_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 STOPPING = """
 import sys, time
-import varangian.engine.recorder, varangian.sweep
+import varangian.engine.recorder, varangian.experiments.sweep
 from varangian.cli import main
 
 calls = 0
@@ -337,7 +337,7 @@ def stopping(inner):
     return wrapped
 
 if sys.argv.pop(1) == "between":
-    varangian.sweep.SeedsProgress.round = stopping(varangian.sweep.SeedsProgress.round)
+    varangian.experiments.sweep.SeedsProgress.round = stopping(varangian.experiments.sweep.SeedsProgress.round)
 else:
     varangian.engine.recorder.measure = stopping(varangian.engine.recorder.measure)
 main()
@@ -376,7 +376,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(when: str, tmp_path: Path) 
     assert_same_bits(folder, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("stage", ["varangian.sweep.simulate", "varangian.report.folder.write_folder"])
+@pytest.mark.parametrize("stage", ["varangian.experiments.sweep.simulate", "varangian.report.folder.write_folder"])
 def test_an_interrupt_at_any_stage_says_how_to_go_on(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,7 +389,7 @@ def test_an_interrupt_at_any_stage_says_how_to_go_on(
     assert said.status == 130
     again = f"varangian run {tmp_path}/run/config.toml --resume --out {tmp_path}/run --data {data}"
     assert said.err == f"varangian: interrupted; go on with: {again}\n"
-    if stage == "varangian.sweep.simulate":
+    if stage == "varangian.experiments.sweep.simulate":
         assert varangian_("run", *ONE, "-q") == Said(130, "", "varangian: interrupted\n")
 
 

@@ -18,13 +18,13 @@ from PIL import Image
 
 from varangian import rules, studies
 from varangian.attacks import uniform
+from varangian.engine.run import simulate
 from varangian.errors import BadInput
 from varangian.report import curves, draw_figures, network
 from varangian.report.curve_figure import scenarios
 from varangian.report.figures import final_trust, largest_minority, neighbours
 from varangian.report.paper import Panel, paper_figure
 from varangian.report.spread import looks_of, spread, trailing_mean
-from varangian.simulate import simulate
 
 pytestmark = pytest.mark.filterwarnings("error")
 

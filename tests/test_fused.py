@@ -28,9 +28,9 @@ from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
 from varangian.engine.compute import compile as fused
 from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import prepare
 from varangian.rules.base import Combined
-from varangian.simulate import begin, play_round
 
 CPU = torch.device("cpu")
 compiler = pytest.mark.skipif(

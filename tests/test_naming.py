@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varangian import BadInput, attacks, rules, studies
-from varangian.naming import catalogue, first_line, made, settings_of, tidied, with_settings
-from varangian.plan import Plan, as_toml, from_toml, plan_for, read_byzantine
+from varangian.experiments.config import Plan, as_toml, from_toml, plan_for, read_byzantine
+from varangian.experiments.spec import catalogue, first_line, made, settings_of, tidied, with_settings
 
 RULES, ATTACKS, STUDIES = catalogue(rules), catalogue(attacks), catalogue(studies)
 ANY_FLOAT = st.floats(allow_nan=False)

@@ -17,17 +17,17 @@ from torch import Tensor
 import varangian
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.blocks import blockwise
-from varangian.core.messages import Told
+from varangian.core.messages import Told, deliver
 from varangian.core.models.base import Formula
 from varangian.engine.compute import compile as fused
 from varangian.engine.compute.cpp import build
 from varangian.engine.compute.cpp.agent_loop import lanewise
 from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
 from varangian.engine.kernels.loss_based import Loop, loop_for
+from varangian.engine.round import adapt, begin, combine, lie, next_sample, play_round
 from varangian.engine.state import Heard
 from varangian.engine.world import Scene, World, prepare
 from varangian.rules.evidence import Smoothed
-from varangian.simulate import adapt, begin, combine, deliver, lie, next_sample, play_round
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(

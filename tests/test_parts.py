@@ -14,8 +14,8 @@ from varangian.core import optimisers
 from varangian.engine.cluster.shard import Orders, Shard
 from varangian.engine.cluster.subnetwork import cut
 from varangian.engine.recorder import Recorder
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import Scene, poisoned, prepare
-from varangian.simulate import begin, play_round
 
 AGENTS = 14
 

@@ -26,17 +26,18 @@ from rich.console import Console
 
 import varangian
 from tournaments import values_of, without_pictures
-from varangian import BadInput, cli, rules, sweep
-from varangian.contest import Contest, enter
+from varangian import BadInput, cli, rules
 from varangian.engine import cluster as engines
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster.task_pool import in_tasks
-from varangian.plan import Plan, plan_for
+from varangian.experiments import sweep
+from varangian.experiments.config import Plan, plan_for
+from varangian.experiments.process_pool import Lost
+from varangian.experiments.sweep import UNFINISHED, Cell, cells
+from varangian.experiments.tournament.entries import Contest, enter
+from varangian.experiments.tournament.run import compete
 from varangian.report.terminal import Terminal
-from varangian.sweep import UNFINISHED, Cell, cells
-from varangian.tournament import compete
-from varangian.workers import Lost
 
 ray = pytest.importorskip("ray")
 torch.set_num_threads(1)

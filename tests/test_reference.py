@@ -16,9 +16,9 @@ from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Formula
 from varangian.core.optimisers import adam, sgd
 from varangian.core.task import Task
+from varangian.engine.round import begin, play_round
 from varangian.engine.state import Seen, State
 from varangian.engine.world import Scene, World, prepare
-from varangian.simulate import begin, play_round
 from varangian.studies.target_localization import target_localization
 
 ROUNDS = 50

@@ -25,10 +25,10 @@ from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.live import Live
-from varangian.plan import Plan, plan_for
+from varangian.experiments.config import Plan, plan_for
+from varangian.experiments.sweep import Cell, sweep
+from varangian.report.live import Live
 from varangian.report.terminal import Terminal
-from varangian.sweep import Cell, sweep
 
 
 def plan(**given: Any) -> Plan:
@@ -70,8 +70,8 @@ class Looking:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that has asked once stays open, however slow the machine is, and nobody waits for it in the end."""
-    monkeypatch.setattr("varangian.live.OPEN", 1e9)
-    monkeypatch.setattr("varangian.live.LINGER", 0.0)
+    monkeypatch.setattr("varangian.report.live.OPEN", 1e9)
+    monkeypatch.setattr("varangian.report.live.LINGER", 0.0)
 
 
 @pytest.mark.usefixtures("no_clock")

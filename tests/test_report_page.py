@@ -25,7 +25,8 @@ from hypothesis.extra.numpy import arrays
 from varangian import cli
 from varangian.engine.results import final, save
 from varangian.errors import BadInput
-from varangian.plan import Plan, as_toml, plan_for
+from varangian.experiments.config import Plan, as_toml, plan_for
+from varangian.experiments.sweep import sweep, write_summary
 from varangian.report.cells import AGENTS, CURVES, WEIGHTS, detail_of, told_agents
 from varangian.report.command import command_of
 from varangian.report.folder import report, write_folder
@@ -35,7 +36,6 @@ from varangian.report.payload import Progress, assembled, page_tree
 from varangian.report.source import Run, read_runs, run_of
 from varangian.report.spread import spread
 from varangian.report.table import Scenario, compared
-from varangian.sweep import sweep, write_summary
 
 ROOT = Path(__file__).parents[1]
 STATIC = ROOT / "src" / "varangian" / "report" / "static"
@@ -440,7 +440,7 @@ def test_the_command_means_the_configuration(settings: dict[str, Any], monkeypat
     command = command_of(wanted, "runs/my folder")
     assert command is not None
     plans: list[Plan] = []
-    monkeypatch.setattr("varangian.plan.check", lambda plan: None)
+    monkeypatch.setattr("varangian.experiments.config.check", lambda plan: None)
     monkeypatch.setattr("varangian.cli._run", lambda plan, *rest: plans.append(plan))
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit) as left:

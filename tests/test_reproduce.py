@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
-from varangian import reproduce
-from varangian.plan import DEFAULT_RULES
+from varangian.experiments import reproduce
+from varangian.experiments.config import DEFAULT_RULES
 from varangian.studies import data, digits
 from varangian.studies.data import Digits
 

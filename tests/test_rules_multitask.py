@@ -20,7 +20,7 @@ from varangian.attacks import pulling, uniform
 from varangian.core.draws import Draws
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
-from varangian.naming import made
+from varangian.experiments.spec import made
 from varangian.rules import multitask
 from varangian.rules.multitask import MOST_SUBSETS, f_resilient, mean_regularised, relationship_learning
 from varangian.studies import target_localization

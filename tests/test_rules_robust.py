@@ -21,7 +21,7 @@ from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
 from varangian.engine.results import final
 from varangian.errors import BadInput
-from varangian.naming import made
+from varangian.experiments.spec import made
 from varangian.rules import robust as robust_rules
 from varangian.rules.robust import (
     centerpoint,

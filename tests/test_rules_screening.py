@@ -22,7 +22,7 @@ from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
 from varangian.engine.results import final
 from varangian.errors import BadInput
-from varangian.naming import made
+from varangian.experiments.spec import made
 from varangian.rules import neighbourhoods as nearby
 from varangian.rules.screening import balance, clipped_gossip, ios, sketched, sketchguard, ubar
 from varangian.testing import check_rule

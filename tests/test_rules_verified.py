@@ -18,7 +18,7 @@ from inboxes import Average, close, ears, first_of, inverse, one_agent, random_s
 from varangian import BadInput, Graph, rules, simulate
 from varangian.attacks import uniform
 from varangian.core.models.base import Formula, Sample
-from varangian.naming import made
+from varangian.experiments.spec import made
 from varangian.rules.interpolated import interpolated
 from varangian.rules.multitask import relationship_learning
 from varangian.rules.verified import paired, patient, verified

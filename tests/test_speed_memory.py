@@ -17,8 +17,8 @@ from varangian.core.graph import Graph as AnyGraph
 from varangian.core.models.low_precision import Coarse
 from varangian.engine import checkpoint
 from varangian.engine.recorder import Recorder
+from varangian.engine.round import begin, play_round
 from varangian.engine.world import Scene, prepare
-from varangian.simulate import begin, play_round
 
 CPU = torch.device("cpu")
 

@@ -21,9 +21,9 @@ from varangian.core.messages import finite_rows
 from varangian.core.models.conv_rewrite import ByWindows, lean
 from varangian.core.models.stacked import Stacked
 from varangian.core.task import Task
+from varangian.engine.round import begin, play_round
 from varangian.engine.state import Seen, State
 from varangian.engine.world import Scene, World, prepare
-from varangian.simulate import begin, play_round
 from varangian.studies.target_localization import target_localization
 
 CPU = torch.device("cpu")

@@ -14,11 +14,12 @@ import torch
 import xarray as xr
 
 import varangian
-from varangian import BadInput, rules, studies, sweep
+from varangian import BadInput, rules, studies
 from varangian.engine import results
-from varangian.plan import Plan, as_toml, check, plan_for
+from varangian.experiments import sweep
+from varangian.experiments.config import Plan, as_toml, check, plan_for
+from varangian.experiments.sweep import UNFINISHED, Cell, cells
 from varangian.report.table import headline, table
-from varangian.sweep import UNFINISHED, Cell, cells
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from varangian import attacks, rules
 from varangian.attacks import ToAll, ToEach, View
 from varangian.core.inbox import Inbox
-from varangian.naming import catalogue
+from varangian.experiments.spec import catalogue
 from varangian.rules import Combined
 from varangian.testing.contract import ATTACK_PROPERTIES, RULE_PROPERTIES, check_attack, check_rule
 

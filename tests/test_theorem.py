@@ -26,8 +26,9 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Task
+from varangian.engine.round import adapt, begin, play_round
+from varangian.engine.run import simulate
 from varangian.engine.world import Scene, prepare
-from varangian.simulate import adapt, begin, play_round, simulate
 from varangian.studies.target_localization import gradient_of_squared_error, target_localization
 
 

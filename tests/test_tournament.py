@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 import varangian
 from tournaments import ATTACKS, RULES, first_tournament, recorded_calls, room, small, values_of
-from varangian import BadInput, attacks, rules, sweep
-from varangian.commands.tournament import parted
-from varangian.contest import enter, name_of
-from varangian.naming import catalogue
-from varangian.plan import plan_for
-from varangian.standings import Standings
-from varangian.sweep import Cell
-from varangian.tournament import compete, play
+from varangian import BadInput, attacks, rules
+from varangian.cli.tournament import parted
+from varangian.experiments import sweep
+from varangian.experiments.config import plan_for
+from varangian.experiments.spec import catalogue
+from varangian.experiments.sweep import Cell
+from varangian.experiments.tournament.entries import enter, name_of
+from varangian.experiments.tournament.run import compete, play
+from varangian.experiments.tournament.standings import Standings
 
 torch.set_num_threads(1)
 

@@ -15,8 +15,8 @@ import xarray as xr
 import varangian
 from tournaments import RULES, first_tournament, large, room, small, untimed, without_pictures
 from varangian import cli, rules
+from varangian.experiments.tournament.standings import Standings
 from varangian.report.standings import print_standings
-from varangian.standings import Standings
 
 torch.set_num_threads(1)
 

@@ -16,12 +16,12 @@ import torch
 
 from tournaments import first_tournament, room, small, values_of
 from varangian import BadInput
-from varangian.contest import enter
-from varangian.ledger import FILE
-from varangian.standings import Standings
-from varangian.sweep import Cell
-from varangian.tournament import compete
-from varangian.workers import Lost, in_processes
+from varangian.experiments.process_pool import Lost, in_processes
+from varangian.experiments.sweep import Cell
+from varangian.experiments.tournament.entries import enter
+from varangian.experiments.tournament.log import FILE
+from varangian.experiments.tournament.run import compete
+from varangian.experiments.tournament.standings import Standings
 
 torch.set_num_threads(1)
 

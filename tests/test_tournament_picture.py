@@ -13,8 +13,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from tournaments import FILES, first_tournament, large, made_up, outcome
+from varangian.experiments.tournament.standings import Outcome, Standings
 from varangian.report.heatmap import CELL, draw_heatmap
-from varangian.standings import Outcome, Standings
 
 torch.set_num_threads(1)
 

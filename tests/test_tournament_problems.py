@@ -12,8 +12,8 @@ import xarray as xr
 
 from tournaments import recorded_calls, rows_of, small, without_pictures
 from varangian import BadInput, rules
-from varangian.sweep import Cell
-from varangian.tournament import compete
+from varangian.experiments.sweep import Cell
+from varangian.experiments.tournament.run import compete
 
 torch.set_num_threads(1)
 

@@ -13,9 +13,9 @@ import xarray as xr
 
 from tournaments import FILES, recorded_calls, small, untimed, values_of, without_pictures
 from varangian import BadInput, rules
-from varangian.ledger import FILE
-from varangian.sweep import Cell
-from varangian.tournament import compete
+from varangian.experiments.sweep import Cell
+from varangian.experiments.tournament.log import FILE
+from varangian.experiments.tournament.run import compete
 
 torch.set_num_threads(1)
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tournaments import ATTACKS, RULES, first_tournament, made_up, outcome, rows_of, small
+from varangian.experiments.tournament.run import compete
+from varangian.experiments.tournament.standings import Outcome, Standings
 from varangian.report.standings import compact, csv_rows, markdown, relative
-from varangian.standings import Outcome, Standings
-from varangian.tournament import compete
 
 torch.set_num_threads(1)
 

@@ -15,12 +15,12 @@ import pytest
 import xarray as xr
 
 from varangian import simulate
-from varangian.contest import Contest, enter
-from varangian.ledger import FILE
-from varangian.standings import Outcome, Standings
-from varangian.tournament import compete
+from varangian.experiments.tournament.entries import Contest, enter
+from varangian.experiments.tournament.log import FILE
+from varangian.experiments.tournament.run import compete
+from varangian.experiments.tournament.standings import Outcome, Standings
 
-room = sys.modules["varangian.tournament"]
+room = sys.modules["varangian.experiments.tournament.run"]
 
 RULES = ("average", "distance-based", "loss-based")
 ATTACKS = ("sign-flip", "uniform", "silent")

@@ -16,27 +16,33 @@ if TYPE_CHECKING:
     from varangian import studies as studies
     from varangian import testing as testing
     from varangian.core import optimisers as optimisers
+    from varangian.core.draws import Draws as Draws
     from varangian.core.graph import Graph as Graph
     from varangian.core.task import Task as Task
-    import varangian.engine.cluster as engines
+    from varangian.engine.results import final as final
     from varangian.engine.results import load as load
     from varangian.engine.results import summary as summary
+    from varangian.engine.run import simulate as simulate
+    from varangian.engine.world import Scene as Scene
     from varangian.errors import BadInput as BadInput
-    from varangian.simulate import simulate as simulate
+    from varangian.experiments.tournament.run import tournament as tournament
     from varangian.studies import data as data
-    from varangian.tournament import tournament as tournament
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MEMBERS = {
     "BadInput": "errors",
+    "Draws": "core.draws",
     "Graph": "core.graph",
+    "Scene": "engine.world",
     "Task": "core.task",
+    "final": "engine.results",
     "load": "engine.results",
-    "simulate": "simulate",
+    "simulate": "engine.run",
     "summary": "engine.results",
-    "tournament": "tournament",
+    "tournament": "experiments.tournament.run",
 }
+"""Where each name that is exported is defined."""
 _MODULES = {
     "attacks": "attacks",
     "data": "studies.data",
@@ -48,14 +54,14 @@ _MODULES = {
     "testing": "testing",
 }
 
-__all__ = [*_HOME, *_MODULES]
+__all__ = [*_MEMBERS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"varangian.{_MODULES[name]}")
-    if name in _HOME:
-        return getattr(import_module(f"varangian.{_HOME[name]}"), name)
+    if name in _MEMBERS:
+        return getattr(import_module(f"varangian.{_MEMBERS[name]}"), name)
     raise AttributeError(f"module 'varangian' has no attribute {name!r}")
 
 

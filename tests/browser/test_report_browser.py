@@ -15,12 +15,12 @@ import pytest
 import xarray as xr
 
 from varangian.engine.results import final
-from varangian.live import Live
-from varangian.plan import Plan, as_toml, plan_for
+from varangian.experiments.config import Plan, as_toml, plan_for
+from varangian.experiments.sweep import sweep
+from varangian.report.live import Live
 from varangian.report.page import write_page
 from varangian.report.source import Run, read_runs, run_of
 from varangian.report.spread import spread
-from varangian.sweep import sweep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 sync_api = pytest.importorskip(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from varangian import studies
-from varangian.naming import catalogue, settings_of
+from varangian.experiments.spec import catalogue, settings_of
 
 
 def command_of(config: str, out: str) -> str | None:

@@ -10,10 +10,10 @@ import xarray as xr
 
 from varangian.engine import results
 from varangian.errors import BadInput
+from varangian.experiments.sweep import write_summary
 from varangian.report.figures import draw_figures
 from varangian.report.page import write_page
 from varangian.report.source import read_runs, run_of
-from varangian.sweep import write_summary
 
 
 def write_folder(metrics: xr.Dataset, folder: Path) -> None:

@@ -18,8 +18,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
 from varangian.report.standings import measured, place, relative
-from varangian.standings import REFERENCE, Outcome, Panel, Standings
 
 CELL = (0.6, 0.33)
 """Inches: a mean fits, and its standard error below it."""

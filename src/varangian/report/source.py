@@ -11,9 +11,9 @@ import xarray as xr
 
 from varangian.engine import results
 from varangian.errors import BadInput
+from varangian.experiments.sweep import summary_rows
 from varangian.report.command import command_of
 from varangian.report.table import Row
-from varangian.sweep import summary_rows
 
 ABOUT = ("study", "rule", "attack", "byzantine", "seed", "rounds", "seconds")
 """The columns every summary begins with."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from varangian.core.files import whole
-from varangian.standings import REFERENCE, Outcome, Panel, Standings
+from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
 
 
 def write_standings(standings: Standings, folder: Path) -> None:

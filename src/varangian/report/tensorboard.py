@@ -18,7 +18,7 @@ from varangian.engine.results import UNWEIGHED, higher_is_better
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.sweep import Cell
+from varangian.experiments.sweep import Cell
 
 POINTS = 500
 """About so many rounds of a run are written: reading a number makes a GPU wait."""

@@ -21,9 +21,9 @@ from varangian.engine.callbacks import Callback
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.plan import Plan
+from varangian.experiments.config import Plan
+from varangian.experiments.sweep import Cell, cells, count_of
 from varangian.report.table import PREFERRED, headline, number
-from varangian.sweep import Cell, cells, count_of
 
 LOOK = 0.5
 """Seconds between two looks at the numbers: each makes a GPU wait."""

@@ -26,9 +26,9 @@ from varangian.engine import checkpoint as checkpoints
 from varangian.engine.cluster.subnetwork import Part, world_of
 from varangian.engine.device import chosen_dtype, threads_for
 from varangian.engine.recorder import Recorder
+from varangian.engine.round import adapt, begin, listen
 from varangian.engine.world import World, poisoned
 from varangian.rules.base import Rule
-from varangian.simulate import adapt, begin, listen
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

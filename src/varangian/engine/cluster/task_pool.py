@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from varangian.engine.cluster.cluster import one_line, ray
 from varangian.errors import BadInput
+from varangian.experiments.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
-from varangian.workers import TRIES, Lost
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from varangian import __version__
-from varangian.commands.listing import listing
-from varangian.commands.shared import (
+from varangian.cli.data import app as data_app
+from varangian.cli.listing import listing
+from varangian.cli.options import (
     Address,
     Byzantine,
     Data,
@@ -26,9 +27,8 @@ from varangian.commands.shared import (
     as_options,
     engine_of,
 )
-from varangian.commands.shared import pair as _pair
-from varangian.commands.tournament import tournament
-from varangian.data_commands_tmp import app as data_app
+from varangian.cli.options import pair as _pair
+from varangian.cli.tournament import tournament
 from varangian.engine.cluster import ray
 from varangian.errors import BadInput
 
@@ -163,7 +163,7 @@ def run(
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
     from varangian.engine.device import with_threads
-    from varangian.plan import check, from_toml, plan_for, read_byzantine
+    from varangian.experiments.config import check, from_toml, plan_for, read_byzantine
 
     stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
     settings: dict[str, Any] = {
@@ -211,7 +211,7 @@ def _run(
     cluster: ray | None,
     compile: bool,
 ) -> None:
-    from varangian import sweep
+    from varangian.experiments import sweep
     from varangian.report.folder import write_folder
     from varangian.report.table import print_table
 
@@ -224,7 +224,7 @@ def _run(
 
             watchers.append(TensorBoard(out / "tensorboard"))
         if port is not None:
-            from varangian.live import Live
+            from varangian.report.live import Live
 
             watchers.append(live := stack.enter_context(Live(plan, port)))
         if out is not None:
@@ -273,9 +273,9 @@ def reproduce(
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
-    from varangian import reproduce as paper
-    from varangian import sweep
-    from varangian.plan import check
+    from varangian.experiments import reproduce as paper
+    from varangian.experiments import sweep
+    from varangian.experiments.config import check
     from varangian.report.terminal import Terminal
 
     wanted = studies or ["all"]

@@ -7,34 +7,32 @@ folder and it goes on, also with more rules, attacks and numbers of Byzantine ag
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from varangian.contest import ALL, Contest, enter
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, chosen, ray
 from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.recorder import Recorder
+from varangian.engine.run import simulate
 from varangian.engine.state import State
 from varangian.engine.world import Byzantine, World
 from varangian.errors import BadInput
-from varangian.ledger import Key, Ledger, Played
+from varangian.experiments.process_pool import Lost, in_processes
+from varangian.experiments.sweep import Cell, SeedsProgress
+from varangian.experiments.tournament.entries import ALL, Contest, enter
+from varangian.experiments.tournament.log import Key, Ledger, Played
+from varangian.experiments.tournament.standings import REFERENCE, Outcome, Standings
 from varangian.report.table import headline
-from varangian.simulate import simulate
-from varangian.standings import REFERENCE, Outcome, Standings
 from varangian.studies.study import Study
-from varangian.sweep import Cell, SeedsProgress
-from varangian.workers import Lost, in_processes
 
 
 @dataclass(frozen=True)
@@ -260,13 +258,3 @@ def tournament(
     about: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "settings": settings, "device": device, "dtype": dtype}
     contest = enter(study, rules=rules, attacks=attacks, byzantine=byzantine, **about)
     return compete(contest, None if folder is None else Path(folder), jobs=jobs, engine=engine)
-
-
-class _CallableModule(ModuleType):
-    """`varangian.tournament` is this module as soon as anybody imports it; calling it means calling the function."""
-
-    def __call__(self, *args: Any, **settings: Any) -> Standings:
-        return tournament(*args, **settings)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -23,7 +23,7 @@ from varangian.core.models.low_precision import Coarse
 from varangian.engine.device import chosen_device, chosen_dtype
 from varangian.engine.world import Byzantine, chosen
 from varangian.errors import BadInput, unknown
-from varangian.naming import catalogue, made, settings_of, tidied, with_settings
+from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
 
 DEFAULT_RULES = ("alone", "average", "distance-based", "loss-based")

@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def listing(room: ModuleType, as_json: bool) -> None:
-    from varangian.naming import catalogue, first_line
+    from varangian.experiments.spec import catalogue, first_line
 
     offered = {name: first_line(value) for name, value in sorted(catalogue(room).items())}
     if as_json:

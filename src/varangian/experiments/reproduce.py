@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from varangian import sweep
 from varangian.core.batches import Batches
 from varangian.engine import results
 from varangian.engine.cluster import Engine
 from varangian.errors import unknown
-from varangian.plan import DEFAULT_RULES, Plan, plan_for
+from varangian.experiments import sweep
+from varangian.experiments.config import DEFAULT_RULES, Plan, plan_for
 from varangian.report.folder import write_folder
 from varangian.report.paper import draw_paper_figures
 from varangian.studies.digits import GroupTwo, digits

@@ -19,11 +19,11 @@ from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, chosen, ray
 from varangian.engine.recorder import Recorder
+from varangian.engine.run import simulate
 from varangian.engine.state import State
 from varangian.engine.world import Byzantine, World
 from varangian.errors import BadInput
-from varangian.plan import Plan, as_toml, from_toml
-from varangian.simulate import simulate
+from varangian.experiments.config import Plan, as_toml, from_toml
 
 UNFINISHED = ".unfinished"
 """Where a run folder keeps finished cells and checkpoints until all is done."""
@@ -104,7 +104,7 @@ def sweep(
     kept = folder and folder / UNFINISHED
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
-        from varangian.engine.cluster.grid import spread
+        from varangian.experiments.cluster_sweep import spread
 
         done = spread(plan, kept, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
         return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from varangian.commands.shared import (
+from varangian.cli.options import (
     Address,
     Byzantine,
     Data,
@@ -76,10 +76,10 @@ def tournament(
         raise BadInput("--resume needs --out, the folder of the tournament to go on with")
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
-    from varangian.contest import enter
-    from varangian.plan import from_toml, read_byzantine
+    from varangian.experiments.config import from_toml, read_byzantine
+    from varangian.experiments.tournament.entries import enter
+    from varangian.experiments.tournament.run import compete, usual_jobs
     from varangian.report.standings import print_standings
-    from varangian.tournament import compete, usual_jobs
 
     stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
     given: dict[str, Any] = {

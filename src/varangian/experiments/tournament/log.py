@@ -13,8 +13,8 @@ from typing import Any
 from varangian import __version__
 from varangian.core.files import whole
 from varangian.errors import BadInput
-from varangian.plan import Plan, as_toml
-from varangian.sweep import Cell, count_of
+from varangian.experiments.config import Plan, as_toml
+from varangian.experiments.sweep import Cell, count_of
 
 FILE = "tournament.jsonl"
 CONTESTANTS = ("rules", "attacks", "byzantine")

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 import xarray as xr
 
-from varangian import sweep
 from varangian.engine import results
 from varangian.engine.cluster.cluster import ray
 from varangian.engine.cluster.progress import Writer, board
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.errors import BadInput
-from varangian.plan import Plan
-from varangian.workers import Lost
+from varangian.experiments import sweep
+from varangian.experiments.config import Plan
+from varangian.experiments.process_pool import Lost
 
 
 def spread(

@@ -13,11 +13,11 @@ from varangian import rules as rule_room
 from varangian.core.draws import Draws
 from varangian.engine.world import Byzantine, chosen
 from varangian.errors import BadInput
-from varangian.naming import catalogue, settings_of, tidied
-from varangian.plan import Plan, check, plan_for, with_rounds
-from varangian.standings import REFERENCE
+from varangian.experiments.config import Plan, check, plan_for, with_rounds
+from varangian.experiments.spec import catalogue, settings_of, tidied
+from varangian.experiments.sweep import Cell
+from varangian.experiments.tournament.standings import REFERENCE
 from varangian.studies.study import Study
-from varangian.sweep import Cell
 
 ALL = "all"
 

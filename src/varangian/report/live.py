@@ -19,7 +19,8 @@ from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.plan import Plan, as_toml
+from varangian.experiments.config import Plan, as_toml
+from varangian.experiments.sweep import Cell, cells
 from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
 from varangian.report.command import command_of
 from varangian.report.pack import packed
@@ -27,7 +28,6 @@ from varangian.report.page import page
 from varangian.report.payload import Progress, Tree, assembled, metrics_told
 from varangian.report.source import Run
 from varangian.report.table import Row, Scenario, scenario_of
-from varangian.sweep import Cell, cells
 
 PAUSE, SHARE = 1.0, 5.0
 """Seconds between two pictures of the run, and how many times as long as making one takes they are at least."""

@@ -1,1 +1,0 @@
-"""Commands that are pages of their own, and what they share with those in `cli.py`."""
