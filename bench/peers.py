@@ -29,11 +29,12 @@ from bench.timing import Row, best_each
 from varangian import rules
 from varangian.attacks.simple import silent
 from varangian.core.graph import Graph
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for, with_threads
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 from varangian.studies.digits import cnn
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

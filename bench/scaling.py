@@ -26,8 +26,9 @@ from bench.workloads import Workload, localization
 from varangian import attacks
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Models, Sample
+from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 from varangian.studies.target_localization import target_localization
 
 SWEEPS: dict[str, list[int]] = {

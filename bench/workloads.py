@@ -16,11 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from varangian import attacks, rules, studies
 from varangian.core.graph import Graph
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Scene, World, prepare
+from varangian.engine.world import World, prepare
 from varangian.studies.digits import cnn
 
 FLOAT = 4

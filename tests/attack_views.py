@@ -13,9 +13,10 @@ from varangian import simulate
 from varangian.attacks.base import View
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
-from varangian.core.messages import ToEach, Wiring
+from varangian.core.messages import ToEach
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic, Task
+from varangian.core.wiring import Wiring
 from varangian.testing.scenarios import Stage
 
 GOAL = (1.0, -2.0, 3.0)

@@ -13,8 +13,8 @@ from torch import Tensor
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
-from varangian.core.messages import Wiring
 from varangian.core.models.base import Formula
+from varangian.core.wiring import Wiring
 from varangian.rules.base import Combined, Rule
 from varangian.testing.scenarios import Story
 

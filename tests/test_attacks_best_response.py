@@ -19,9 +19,10 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.models.base import Formula, Sample
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.round import adapt, begin, play_round
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 from varangian.rules.robust import krum, median, trimmed_mean
 
 GREEDY = best_response(horizon=0, patience=0.0)

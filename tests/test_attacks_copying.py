@@ -17,8 +17,9 @@ from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, mimic
 from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
+from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.world import Scene, poisoned, prepare
+from varangian.engine.world import poisoned, prepare
 from varangian.experiments.config import plan_for
 from varangian.experiments.spec import with_settings
 from varangian.testing.scenarios import Stage

@@ -19,6 +19,7 @@ from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.blocks import blockwise
 from varangian.core.messages import Told, deliver
 from varangian.core.models.base import Formula
+from varangian.core.scene import Scene
 from varangian.engine.compute import compile as fused
 from varangian.engine.compute.cpp import build
 from varangian.engine.compute.cpp.agent_loop import lanewise
@@ -26,7 +27,7 @@ from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
 from varangian.engine.kernels.loss_based import Loop, loop_for
 from varangian.engine.round import adapt, begin, combine, lie, next_sample, play_round
 from varangian.engine.state import Heard
-from varangian.engine.world import Scene, World, prepare
+from varangian.engine.world import World, prepare
 from varangian.rules.evidence import Smoothed
 
 CPU = torch.device("cpu")

@@ -11,11 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core import optimisers
+from varangian.core.scene import Scene
 from varangian.engine.cluster.shard import Orders, Shard
 from varangian.engine.cluster.subnetwork import cut
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Scene, poisoned, prepare
+from varangian.engine.world import poisoned, prepare
 
 AGENTS = 14
 

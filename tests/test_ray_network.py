@@ -16,6 +16,7 @@ import xarray as xr
 from test_parts import softmax
 from varangian import Graph, Task, attacks, rules, simulate, studies
 from varangian.core import optimisers
+from varangian.core.scene import Scene
 from varangian.engine import cluster as engines
 from varangian.engine.callbacks import Progress
 from varangian.engine.cluster.actors import Crew, Player
@@ -25,7 +26,6 @@ from varangian.engine.cluster.run import Job, _whole
 from varangian.engine.cluster.shard import Orders
 from varangian.engine.cluster.snapshots import Keeper
 from varangian.engine.cluster.subnetwork import cut
-from varangian.engine.world import Scene
 from varangian.errors import BadInput
 
 library = pytest.importorskip("ray", reason="needs Ray")

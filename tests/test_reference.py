@@ -15,10 +15,11 @@ from varangian import attacks, rules
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Formula
 from varangian.core.optimisers import adam, sgd
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.round import begin, play_round
 from varangian.engine.state import Seen, State
-from varangian.engine.world import Scene, World, prepare
+from varangian.engine.world import World, prepare
 from varangian.studies.target_localization import target_localization
 
 ROUNDS = 50

@@ -14,7 +14,7 @@ from torch import nn
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core.optimisers import adam, sgd
-from varangian.engine.world import Scene
+from varangian.core.scene import Scene
 
 torch.set_num_threads(1)
 ROUNDS = 20

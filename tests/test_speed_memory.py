@@ -15,10 +15,11 @@ from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core import memory
 from varangian.core.graph import Graph as AnyGraph
 from varangian.core.models.low_precision import Coarse
+from varangian.core.scene import Scene
 from varangian.engine import checkpoint
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 
 CPU = torch.device("cpu")
 

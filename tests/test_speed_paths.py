@@ -20,10 +20,11 @@ from varangian.core.graph import Graph
 from varangian.core.messages import finite_rows
 from varangian.core.models.conv_rewrite import ByWindows, lean
 from varangian.core.models.stacked import Stacked
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.round import begin, play_round
 from varangian.engine.state import Seen, State
-from varangian.engine.world import Scene, World, prepare
+from varangian.engine.world import World, prepare
 from varangian.studies.target_localization import target_localization
 
 CPU = torch.device("cpu")

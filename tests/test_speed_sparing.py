@@ -16,9 +16,10 @@ from varangian import BadInput, attacks, rules
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula
 from varangian.core.models.stacked import Stacked
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 from varangian.studies.target_localization import target_localization
 from varangian.testing import check_rule
 from varangian.testing.scenarios import Story

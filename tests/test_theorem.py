@@ -25,10 +25,11 @@ from varangian.attacks import ToEach, View
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Sample
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.round import adapt, begin, play_round
 from varangian.engine.run import simulate
-from varangian.engine.world import Scene, prepare
+from varangian.engine.world import prepare
 from varangian.studies.target_localization import gradient_of_squared_error, target_localization
 
 

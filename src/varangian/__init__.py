@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from varangian.core import optimisers as optimisers
     from varangian.core.draws import Draws as Draws
     from varangian.core.graph import Graph as Graph
+    from varangian.core.scene import Scene as Scene
     from varangian.core.task import Task as Task
     from varangian.engine.results import final as final
     from varangian.engine.results import load as load
     from varangian.engine.results import summary as summary
     from varangian.engine.run import simulate as simulate
-    from varangian.engine.world import Scene as Scene
     from varangian.errors import BadInput as BadInput
     from varangian.experiments.tournament.run import tournament as tournament
     from varangian.studies import data as data
@@ -34,7 +34,7 @@ _MEMBERS = {
     "BadInput": "errors",
     "Draws": "core.draws",
     "Graph": "core.graph",
-    "Scene": "engine.world",
+    "Scene": "core.scene",
     "Task": "core.task",
     "final": "engine.results",
     "load": "engine.results",

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from varangian.core.draws import Draws
 from varangian.core.ground_truth import Risk
-from varangian.core.messages import ToAll, ToEach, Wiring
+from varangian.core.messages import ToAll, ToEach
 from varangian.core.models.base import Model, Models, Sample
+from varangian.core.wiring import Wiring
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from varangian.attacks.base import View
-from varangian.core.messages import Wiring
+from varangian.core.wiring import Wiring
 from varangian.errors import BadInput
 
 AT_ONCE = 2**24

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from varangian.errors import BadInput
 
 if TYPE_CHECKING:
-    from varangian.engine.world import Scene
+    from varangian.core.scene import Scene
     from varangian.rules.base import Rule
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

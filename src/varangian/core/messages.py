@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.core.blocks import FEW, is_by_column, joined, replaced
-from varangian.core.graph import MOST, Graph, Neighbourhoods
+from varangian.core.blocks import FEW, joined, replaced
+from varangian.core.graph import Neighbourhoods
 from varangian.core.models.base import Model, Models
 
 
@@ -45,105 +42,6 @@ class ToEach(NamedTuple):
 
     rows: Float[Tensor, "edge parameter"]
     silent: Bool[Tensor, " edge"] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """A graph laid out for a run: tables of neighbourhoods, and where Byzantine messages arrive in them."""
-
-    graph: Graph
-    tables: Sequence[Neighbourhoods]
-    places: Sequence[Int[Tensor, " edge_of_table"]]
-    """For each table, the (agent, slot) places, flattened, that hear a Byzantine sender."""
-    sender: Int[Tensor, " edge"]
-    receiver: Int[Tensor, " edge"]
-    normal: Bool[Tensor, " agent"]
-    known: Wiring | None = None
-    """Where only some receivers are laid out and Byzantine agents know about all of them: the wiring of all."""
-
-    @staticmethod
-    def of(
-        graph: Graph,
-        byzantine: Bool[Tensor, " agent"],
-        device: torch.device,
-        receivers: Int[Tensor, " some"] | None = None,
-        known: Wiring | None = None,
-    ) -> Wiring:
-        tables = graph.neighbourhoods(None if device.type == "cpu" else MOST, receivers)
-        places = [
-            torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
-            for t in tables
-        ]
-        pairs = list(zip(tables, places, strict=True))
-        sender = torch.cat([t.senders.flatten()[p] for t, p in pairs])
-        receiver = torch.cat([t.receivers[p // t.senders.shape[1]] for t, p in pairs])
-        return Wiring(
-            graph,
-            [t.to(device) for t in tables],
-            [p.to(device) for p in places],
-            sender.to(device),
-            receiver.to(device),
-            ~byzantine.to(device),
-            known,
-        )
-
-    @property
-    def uniform(self) -> bool:
-        """All tables have the same slots, so that what they hold can be one table."""
-        return len({table.senders.shape[1] for table in self.tables}) == 1
-
-    def everyones(self, parts: Sequence[Tensor]) -> Tensor:
-        """What everyone has, from what the agents of each table have."""
-        if len(parts) == 1 and self.tables[0].everyone:
-            return parts[0]
-        shape = (sum(map(len, parts)), *parts[0].shape[1:])
-        out = parts[0].new_empty(shape[::-1]).T if is_by_column(parts[0]) else parts[0].new_empty(shape)
-        for table, part in zip(self.tables, parts, strict=True):
-            out[table.rows if table.span is None else table.span] = part
-        return out
-
-    def sources(self, delivered: Delivered) -> Sequence[Int[Tensor, "agent slot"]]:
-        """For each table, the row of what was delivered that every slot receives."""
-        return self.two_faced_sources if delivered.two_faced else [table.senders for table in self.tables]
-
-    @cached_property
-    def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
-        """Senders and receivers of the edges between normal agents, everyone's own included."""
-        sender, receiver = self.graph.senders.to(self.normal.device), self.graph.receivers.to(self.normal.device)
-        both = self.normal[sender] & self.normal[receiver]
-        return sender[both], receiver[both]
-
-    @cached_property
-    def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:
-        """For each table, which slots hear a Byzantine sender."""
-        return [
-            torch.zeros_like(table.present.T).index_put_(_by_slot(place, table), place.new_ones((), dtype=torch.bool)).T
-            for table, place in zip(self.tables, self.places, strict=True)
-        ]
-
-    @cached_property
-    def two_faced_sources(self) -> Sequence[Int[Tensor, "agent slot"]]:
-        """For each table, the row of the matrix of messages that every slot receives when senders are two-faced:
-        honest rows come first, then one row for every edge of `sender` and `receiver`."""
-        edge = self._places_of_edges if self.known else torch.arange(len(self.sender), device=self.sender.device)
-        rows = (self.graph.agents + edge).split([len(place) for place in self.places])
-        return [
-            table.senders.T.index_put(_by_slot(place, table), row).T
-            for table, place, row in zip(self.tables, self.places, rows, strict=True)
-        ]
-
-    @property
-    def _places_of_edges(self) -> Int[Tensor, " edge"]:
-        """Where those stand of all edges that Byzantine agents know about that end here."""
-        assert self.known is not None
-        code, order = (self.known.receiver * self.graph.agents + self.known.sender).sort()
-        return order[torch.searchsorted(code, self.receiver * self.graph.agents + self.sender)]
-
-
-def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:
-    """Slot and agent of some places in a table, as it lies in memory."""
-    slots = table.senders.shape[1]
-    return place % slots, place // slots
 
 
 class Delivered(NamedTuple):

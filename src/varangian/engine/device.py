@@ -10,7 +10,8 @@ import torch
 
 from varangian.core.blocks import FEW, blockwise
 from varangian.core.graph import Graph
-from varangian.engine.world import Scene, World
+from varangian.core.scene import Scene
+from varangian.engine.world import World
 from varangian.errors import BadInput, unknown
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from varangian.core.graph import Graph
 from varangian.core.models.base import own_loss
+from varangian.core.scene import Scene
 from varangian.engine.state import Seen, State
-from varangian.engine.world import Scene, World
+from varangian.engine.world import World
 from varangian.errors import BadInput
 
 Measured = Mapping[str, Float[Tensor, " agent"]]

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from varangian.core.files import whole
+from varangian.core.scene import Scene
 from varangian.engine.recorder import Recorder
-from varangian.engine.world import Scene, World
+from varangian.engine.world import World
 from varangian.errors import BadInput
 
 Array = np.ndarray[Any, Any]

@@ -21,8 +21,9 @@ from varangian.core.blocks import FEW, by_blocks, each
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox, Table
-from varangian.core.messages import ToAll, ToEach, Told, Wiring, deliver, finite_rows
+from varangian.core.messages import ToAll, ToEach, Told, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
+from varangian.core.wiring import Wiring
 from varangian.engine.compute.compile import fused
 from varangian.engine.device import addressed
 from varangian.engine.kernels.loss_based import loop_for

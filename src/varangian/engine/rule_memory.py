@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from varangian.core.messages import Wiring
+from varangian.core.wiring import Wiring
 from varangian.rules.base import Rule
 
 

@@ -14,6 +14,7 @@ from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.memory import budget, check, of_run
+from varangian.core.scene import Byzantine, Scene
 from varangian.core.task import Task
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine import results
@@ -23,7 +24,7 @@ from varangian.engine.compute.compile import compiling
 from varangian.engine.device import chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
 from varangian.engine.recorder import Recorder, thinned
 from varangian.engine.round import begin, play_round
-from varangian.engine.world import Byzantine, Scene, World, poisoned, prepare
+from varangian.engine.world import World, poisoned, prepare
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
 from varangian.rules.paper import loss_based

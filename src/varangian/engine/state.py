@@ -9,8 +9,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from varangian.core.inbox import Table
-from varangian.core.messages import Delivered, Wiring
+from varangian.core.messages import Delivered
 from varangian.core.models.base import Models, Sample
+from varangian.core.wiring import Wiring
 
 
 class State(NamedTuple):

@@ -14,30 +14,16 @@ from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
 from varangian.core.blocks import FEW, ROWS, by_column, each, joined
 from varangian.core.draws import Draws, ahead
-from varangian.core.graph import Graph, TimeVarying
+from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
-from varangian.core.messages import Wiring
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import replayed
 from varangian.core.models.low_precision import Coarse
+from varangian.core.scene import Byzantine, Scene, chosen
 from varangian.core.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
+from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import Arrangement
 from varangian.engine.compute.compile import fused
-from varangian.errors import BadInput
-
-Byzantine = int | float | Sequence[int]
-"""How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """One seed's network: its task, its graph, and what pictures need to know."""
-
-    task: Task
-    graph: Graph | TimeVarying
-    positions: Float[Tensor, "agent 2"] | None = None
-    byzantine_by_group: bool = False
-    """Draw Byzantine agents evenly from the task's groups instead of from all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +103,7 @@ def prepare(
     agents = scenes[0].task.agents
     for scene in scenes:
         if isinstance(scene.graph, Graph):
-            _check_size(scene.graph, scene.task.agents)
+            check_size(scene.graph, scene.task.agents)
     draws = [Draws.of(seed, agents) for seed in seeds]
     liars = [chosen(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
     is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
@@ -201,37 +187,6 @@ def poisoned(world: World, attack: AnyAttack) -> World:
     return replace(world, sample=sample)
 
 
-def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
-    """Who is Byzantine: a count or a share drawn by seed (a larger one holds every smaller one), or a list."""
-    agents = scene.task.agents
-    if not isinstance(byzantine, int | float):
-        who = sorted(set(byzantine))
-        if who and not (who[0] >= 0 and who[-1] < agents):
-            raise BadInput(f"byzantine names agent {who[-1]} or a negative one; agents are 0 … {agents - 1}")
-        return torch.tensor(who, dtype=torch.long)
-    if isinstance(byzantine, float) and not 0 <= byzantine < 1:
-        raise BadInput(f"a share of Byzantine agents lies between 0 and 1, but byzantine is {byzantine}")
-    count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
-    if not 0 <= count <= agents:
-        raise BadInput(f"{count} Byzantine agents asked for, but there are {agents} agents")
-    return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values
-
-
-def byzantine_order(draws: Draws, groups: Sequence[int] | None = None) -> Int[Tensor, " agent"]:
-    """The order in which agents turn Byzantine as more are asked for; where groups are given, they take turns."""
-    lots = draws.uniform("byzantine", 0, 1)[:, 0]
-    if groups is None:
-        return lots.argsort()
-    same = torch.as_tensor(groups)[:, None] == torch.as_tensor(groups)[None]
-    rank_in_group = (same & (lots[None] < lots[:, None])).sum(1)
-    return (rank_in_group + lots).argsort()
-
-
-def _check_size(graph: Graph, agents: int) -> None:
-    if graph.agents != agents:
-        raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}")
-
-
 def placed(task: Task, device: torch.device) -> Task:
     """The task with its data on a device, ready to be run there."""
     return replace(
@@ -287,46 +242,3 @@ def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
 def _still(stream: Stream) -> bool:
     """Data that lies still is only looked up: nothing is gained by doing so in blocks, or by compiling it."""
     return isinstance(stream, Copyable) or not isinstance(stream, Divisible)
-
-
-def wirer(
-    graphs: Sequence[Graph | TimeVarying],
-    agents: int,
-    byzantine: Bool[Tensor, " agent"],
-    device: torch.device,
-    receivers: Int[Tensor, " some"] | None = None,
-    all_known: bool = False,
-) -> Callable[[int], Wiring]:
-    """From the round to its wiring, made anew only when the graph is another.
-
-    With `receivers`, that of these agents alone; Byzantine agents may know about all others too.
-    """
-    static = [graph for graph in graphs if isinstance(graph, Graph)]
-
-    def wired(now: Sequence[Graph]) -> Wiring:
-        graph = now[0] if len(now) == 1 else Graph.disjoint_union(now)
-        known = Wiring.of(graph, byzantine, device) if all_known else None
-        return Wiring.of(graph, byzantine, device, receivers, known)
-
-    if len(static) == len(graphs):
-        only = wired(static)
-        return lambda round: only
-    # A round looks at its own graph and at the one before it, to take along what rules remember.
-    recent: dict[int, tuple[list[Graph], Wiring]] = {}
-
-    def of_round(round: int) -> Wiring:
-        if round not in recent:
-            now = [_at(graph, round, agents) for graph in graphs]
-            same = [w for graphs, w in recent.values() if all(a is b for a, b in zip(graphs, now, strict=True))]
-            while len(recent) > 1:
-                recent.pop(min(recent))
-            recent[round] = now, same[0] if same else wired(now)
-        return recent[round][1]
-
-    return of_round
-
-
-def _at(graph: Graph | TimeVarying, round: int, agents: int) -> Graph:
-    now = graph if isinstance(graph, Graph) else graph(round)
-    _check_size(now, agents)
-    return now

@@ -20,8 +20,8 @@ from varangian.attacks.base import AnyAttack
 from varangian.core import memory
 from varangian.core.draws import Draws
 from varangian.core.models.low_precision import Coarse
+from varangian.core.scene import Byzantine, chosen
 from varangian.engine.device import chosen_device, chosen_dtype
-from varangian.engine.world import Byzantine, chosen
 from varangian.errors import BadInput, unknown
 from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 
+from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, chosen, ray
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
-from varangian.engine.world import Byzantine, World
+from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml, from_toml
 

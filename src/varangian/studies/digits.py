@@ -18,8 +18,8 @@ from varangian.core.batches import Pool
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
+from varangian.core.scene import Scene, byzantine_order
 from varangian.core.task import JudgedOn, Task
-from varangian.engine.world import Scene, byzantine_order
 from varangian.errors import BadInput
 from varangian.studies import data
 from varangian.studies.supervised import correct, limited, seeded

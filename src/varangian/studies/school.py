@@ -16,8 +16,8 @@ from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Models
+from varangian.core.scene import Scene
 from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
-from varangian.engine.world import Scene
 from varangian.studies import data
 from varangian.studies.supervised import check_settings, limited, seeded
 

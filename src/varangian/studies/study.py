@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Protocol, runtime_checkable
 
 from varangian.attacks.base import AnyAttack
-from varangian.engine.world import Scene
+from varangian.core.scene import Scene
 
 
 @runtime_checkable

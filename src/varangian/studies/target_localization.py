@@ -17,8 +17,8 @@ from varangian.core.blocks import by_column
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Models, Sample
+from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
-from varangian.engine.world import Scene
 from varangian.errors import BadInput
 
 TARGETS = ((10.84, 10.76), (20.42, 20.26), (20.51, 10.40), (10.78, 20.30))

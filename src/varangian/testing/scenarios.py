@@ -16,8 +16,9 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
-from varangian.core.messages import ToAll, ToEach, Wiring, deliver
+from varangian.core.messages import ToAll, ToEach, deliver
 from varangian.core.models.base import Formula, Sample
+from varangian.core.wiring import Wiring
 from varangian.rules.base import Combined, Rule
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])

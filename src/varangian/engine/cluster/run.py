@@ -20,6 +20,7 @@ from torch import Tensor
 
 from varangian.attacks.base import Attack
 from varangian.core.graph import Graph
+from varangian.core.scene import Byzantine, Scene
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster.actors import LostShard, hired
@@ -29,7 +30,6 @@ from varangian.engine.cluster.shard import Array, Orders, Spent
 from varangian.engine.cluster.snapshots import Keeper
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.recorder import Recorder, thinned
-from varangian.engine.world import Byzantine, Scene
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
 

@@ -21,8 +21,10 @@ from varangian.core.models.base import Model, Models
 from varangian.core.models.cuda_graphs import replayed
 from varangian.core.models.low_precision import Coarse
 from varangian.core.models.stacked import Stacked
+from varangian.core.scene import Byzantine, Scene, chosen
 from varangian.core.task import PerAgent, Task, side_by_side
-from varangian.engine.world import Byzantine, Scene, World, chosen, groups_of, placed, sampler, stored, wirer
+from varangian.core.wiring import wirer
+from varangian.engine.world import World, groups_of, placed, sampler, stored
 from varangian.errors import BadInput
 
 

@@ -23,7 +23,7 @@ from varangian.core.models.base import Models
 from varangian.core.task import Divisible, part_of
 
 if TYPE_CHECKING:
-    from varangian.engine.world import Scene
+    from varangian.core.scene import Scene
 
 LARGE = 2**15
 """From how many agents on their order matters."""

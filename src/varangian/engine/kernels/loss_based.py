@@ -21,8 +21,8 @@ from torch import Tensor
 from varangian.core.blocks import FEW, at_once, by_column, each
 from varangian.core.graph import Neighbourhoods, narrowed
 from varangian.core.inbox import Table
-from varangian.core.messages import Wiring
 from varangian.core.models.base import Formula, Models, Sample
+from varangian.core.wiring import Wiring
 from varangian.engine.compute.compile import is_compiling
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
 from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled

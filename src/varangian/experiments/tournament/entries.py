@@ -11,7 +11,7 @@ from typing import Any
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.core.draws import Draws
-from varangian.engine.world import Byzantine, chosen
+from varangian.core.scene import Byzantine, chosen
 from varangian.errors import BadInput
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
 from varangian.experiments.spec import catalogue, settings_of, tidied

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, chosen, ray
@@ -24,7 +25,7 @@ from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
-from varangian.engine.world import Byzantine, World
+from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.experiments.process_pool import Lost, in_processes
 from varangian.experiments.sweep import Cell, SeedsProgress

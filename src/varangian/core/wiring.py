@@ -1,0 +1,163 @@
+"""A graph laid out for a run: tables of neighbourhoods, and where Byzantine messages arrive in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from varangian.core.blocks import is_by_column
+from varangian.core.graph import MOST, Graph, Neighbourhoods, TimeVarying
+from varangian.core.messages import Delivered
+from varangian.errors import BadInput
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """A graph laid out for a run: tables of neighbourhoods, and where Byzantine messages arrive in them."""
+
+    graph: Graph
+    tables: Sequence[Neighbourhoods]
+    places: Sequence[Int[Tensor, " edge_of_table"]]
+    """For each table, the (agent, slot) places, flattened, that hear a Byzantine sender."""
+    sender: Int[Tensor, " edge"]
+    receiver: Int[Tensor, " edge"]
+    normal: Bool[Tensor, " agent"]
+    known: Wiring | None = None
+    """Where only some receivers are laid out and Byzantine agents know about all of them: the wiring of all."""
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        byzantine: Bool[Tensor, " agent"],
+        device: torch.device,
+        receivers: Int[Tensor, " some"] | None = None,
+        known: Wiring | None = None,
+    ) -> Wiring:
+        tables = graph.neighbourhoods(None if device.type == "cpu" else MOST, receivers)
+        places = [
+            torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
+            for t in tables
+        ]
+        pairs = list(zip(tables, places, strict=True))
+        sender = torch.cat([t.senders.flatten()[p] for t, p in pairs])
+        receiver = torch.cat([t.receivers[p // t.senders.shape[1]] for t, p in pairs])
+        return Wiring(
+            graph,
+            [t.to(device) for t in tables],
+            [p.to(device) for p in places],
+            sender.to(device),
+            receiver.to(device),
+            ~byzantine.to(device),
+            known,
+        )
+
+    @property
+    def uniform(self) -> bool:
+        """All tables have the same slots, so that what they hold can be one table."""
+        return len({table.senders.shape[1] for table in self.tables}) == 1
+
+    def everyones(self, parts: Sequence[Tensor]) -> Tensor:
+        """What everyone has, from what the agents of each table have."""
+        if len(parts) == 1 and self.tables[0].everyone:
+            return parts[0]
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        out = parts[0].new_empty(shape[::-1]).T if is_by_column(parts[0]) else parts[0].new_empty(shape)
+        for table, part in zip(self.tables, parts, strict=True):
+            out[table.rows if table.span is None else table.span] = part
+        return out
+
+    def sources(self, delivered: Delivered) -> Sequence[Int[Tensor, "agent slot"]]:
+        """For each table, the row of what was delivered that every slot receives."""
+        return self.two_faced_sources if delivered.two_faced else [table.senders for table in self.tables]
+
+    @cached_property
+    def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
+        """Senders and receivers of the edges between normal agents, everyone's own included."""
+        sender, receiver = self.graph.senders.to(self.normal.device), self.graph.receivers.to(self.normal.device)
+        both = self.normal[sender] & self.normal[receiver]
+        return sender[both], receiver[both]
+
+    @cached_property
+    def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:
+        """For each table, which slots hear a Byzantine sender."""
+        return [
+            torch.zeros_like(table.present.T).index_put_(_by_slot(place, table), place.new_ones((), dtype=torch.bool)).T
+            for table, place in zip(self.tables, self.places, strict=True)
+        ]
+
+    @cached_property
+    def two_faced_sources(self) -> Sequence[Int[Tensor, "agent slot"]]:
+        """For each table, the row of the matrix of messages that every slot receives when senders are two-faced:
+        honest rows come first, then one row for every edge of `sender` and `receiver`."""
+        edge = self._places_of_edges if self.known else torch.arange(len(self.sender), device=self.sender.device)
+        rows = (self.graph.agents + edge).split([len(place) for place in self.places])
+        return [
+            table.senders.T.index_put(_by_slot(place, table), row).T
+            for table, place, row in zip(self.tables, self.places, rows, strict=True)
+        ]
+
+    @property
+    def _places_of_edges(self) -> Int[Tensor, " edge"]:
+        """Where those stand of all edges that Byzantine agents know about that end here."""
+        assert self.known is not None
+        code, order = (self.known.receiver * self.graph.agents + self.known.sender).sort()
+        return order[torch.searchsorted(code, self.receiver * self.graph.agents + self.sender)]
+
+
+def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:
+    """Slot and agent of some places in a table, as it lies in memory."""
+    slots = table.senders.shape[1]
+    return place % slots, place // slots
+
+
+def wirer(
+    graphs: Sequence[Graph | TimeVarying],
+    agents: int,
+    byzantine: Bool[Tensor, " agent"],
+    device: torch.device,
+    receivers: Int[Tensor, " some"] | None = None,
+    all_known: bool = False,
+) -> Callable[[int], Wiring]:
+    """From the round to its wiring, made anew only when the graph is another.
+
+    With `receivers`, that of these agents alone; Byzantine agents may know about all others too.
+    """
+    static = [graph for graph in graphs if isinstance(graph, Graph)]
+
+    def wired(now: Sequence[Graph]) -> Wiring:
+        graph = now[0] if len(now) == 1 else Graph.disjoint_union(now)
+        known = Wiring.of(graph, byzantine, device) if all_known else None
+        return Wiring.of(graph, byzantine, device, receivers, known)
+
+    if len(static) == len(graphs):
+        only = wired(static)
+        return lambda round: only
+    # A round looks at its own graph and at the one before it, to take along what rules remember.
+    recent: dict[int, tuple[list[Graph], Wiring]] = {}
+
+    def of_round(round: int) -> Wiring:
+        if round not in recent:
+            now = [_at(graph, round, agents) for graph in graphs]
+            same = [w for graphs, w in recent.values() if all(a is b for a, b in zip(graphs, now, strict=True))]
+            while len(recent) > 1:
+                recent.pop(min(recent))
+            recent[round] = now, same[0] if same else wired(now)
+        return recent[round][1]
+
+    return of_round
+
+
+def _at(graph: Graph | TimeVarying, round: int, agents: int) -> Graph:
+    now = graph if isinstance(graph, Graph) else graph(round)
+    check_size(now, agents)
+    return now
+
+
+def check_size(graph: Graph, agents: int) -> None:
+    if graph.agents != agents:
+        raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}")
