@@ -165,6 +165,6 @@ def start_up() -> float:
     """Of the command line."""
 
     def call() -> None:
-        subprocess.run([sys.executable, "-m", "varangian.cli", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-m", "varangian", "--help"], capture_output=True, check=True)
 
     return best(call, 3.0)
