@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from bench.timing import Row, show
-from varangian import attacks, rules, studies
+from varangian import RayCluster, attacks, rules, studies
 from varangian.core.graph import Graph
-from varangian.engine import cluster as engines
 from varangian.engine.cluster.actors import hired
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.run import STAGES
@@ -94,7 +93,7 @@ def _here(part: Part, orders: Orders, rounds: int) -> tuple[float, Spent]:
 def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, Spent]:
     import ray
 
-    with hired(engines.ray(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as crew:
+    with hired(RayCluster(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as crew:
         crew.play(Keeper(None, 10**9), 2, lambda _: None)
         before = [astuple(spent) for _, spent in crew.recorded()]
         start = time.perf_counter()
@@ -115,7 +114,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     asked = parser.parse_args()
-    with engines.ray(shards=4).connected():
+    with RayCluster(shards=4).connected():
         measured = [row for load in loads(asked.quick) for row in rows(load)]
     show(measured, "One network over shards", asked.out / "cpu" / "cluster.csv")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from varangian.core.graph import Graph as Graph
     from varangian.core.scene import Scene as Scene
     from varangian.core.task import Task as Task
+    from varangian.engine.cluster.ray_cluster import RayCluster as RayCluster
     from varangian.engine.results import final as final
     from varangian.engine.results import load as load
     from varangian.engine.results import summary as summary
@@ -34,6 +35,7 @@ _MEMBERS = {
     "BadInput": "errors",
     "Draws": "core.draws",
     "Graph": "core.graph",
+    "RayCluster": "engine.cluster.ray_cluster",
     "Scene": "core.scene",
     "Task": "core.task",
     "final": "engine.results",

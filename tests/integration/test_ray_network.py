@@ -14,10 +14,9 @@ import torch
 import xarray as xr
 from small_tasks import softmax
 
-from varangian import Graph, Task, attacks, rules, simulate, studies
+from varangian import Graph, RayCluster, Task, attacks, rules, simulate, studies
 from varangian.core import optimisers
 from varangian.core.scene import Scene
-from varangian.engine import cluster as engines
 from varangian.engine.callbacks import Progress
 from varangian.engine.cluster.actors import Crew, Player
 from varangian.engine.cluster.partition import cut as cut_senders
@@ -148,7 +147,7 @@ def kill_a_player() -> None:
 @pytest.mark.parametrize("keep_every", [7, None], ids=["kept", "from the start"])
 def test_a_process_that_is_killed_changes_nothing(cluster: Any, keep_every: int | None) -> None:
     at = int(np.random.default_rng(keep_every).integers(10, 35))
-    engine = engines.ray(shards=3, keep_every=keep_every)
+    engine = RayCluster(shards=3, keep_every=keep_every)
     told: list[int] = []
     watching = [disturbed(at, kill_a_player), Progress(told.append)]
     found = simulate(STUDY, rounds=40, engine=engine, callbacks=watching, **ABOUT)
@@ -160,7 +159,7 @@ def test_a_node_that_dies_changes_nothing(cluster: Any) -> None:
     """Long enough for the processes of a dead node to be missed."""
     lost = cluster.add_node(num_cpus=4, object_store_memory=100 * 2**20)
     cluster.wait_for_nodes()
-    engine = engines.ray(shards=6, keep_every=100)
+    engine = RayCluster(shards=6, keep_every=100)
     stop = disturbed(20, lambda: cluster.remove_node(lost, allow_graceful=False))
     told: list[int] = []
     found = simulate(STUDY, rounds=1500, engine=engine, callbacks=[stop, Progress(told.append)], **ABOUT)
@@ -169,7 +168,7 @@ def test_a_node_that_dies_changes_nothing(cluster: Any) -> None:
 
 
 def test_too_many_losses_leave_a_folder_to_go_on_from(cluster: Any, tmp_path: Path) -> None:
-    engine = engines.ray(shards=2, keep_every=5, retries=0)
+    engine = RayCluster(shards=2, keep_every=5, retries=0)
     with pytest.raises(BadInput, match=r"a shard was lost 1 times.*--resume"):
         simulate(
             STUDY, rounds=30, engine=engine, callbacks=[disturbed(12, kill_a_player)], checkpoint=tmp_path, **ABOUT
@@ -189,11 +188,11 @@ def test_an_interrupt_leaves_a_folder_to_go_on_from(cluster: Any, tmp_path: Path
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    engine = engines.ray(shards=2)
+    engine = RayCluster(shards=2)
     with pytest.raises(KeyboardInterrupt):
         simulate(STUDY, rounds=30, engine=engine, callbacks=[disturbed(9, interrupt)], checkpoint=tmp_path, **ABOUT)
     with pytest.raises(BadInput, match="left by 2 shards"):
-        simulate(STUDY, rounds=30, engine=engines.ray(shards=3), checkpoint=tmp_path, resume=True, **ABOUT)
+        simulate(STUDY, rounds=30, engine=RayCluster(shards=3), checkpoint=tmp_path, resume=True, **ABOUT)
     part = next(tmp_path.glob("*.parts/round-*/part-1"))
     whole = part.read_bytes()
     part.write_bytes(whole[:100])
@@ -205,7 +204,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_from(cluster: Any, tmp_path: Path
 
 
 def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
-    engine = engines.ray(shards=2)
+    engine = RayCluster(shards=2)
     with pytest.raises(BadInput, match="best-response"):
         simulate(STUDY, engine=engine, attack=attacks.best_response(), byzantine=3)
     with pytest.raises(BadInput, match="best-response"):
@@ -215,7 +214,7 @@ def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
     with pytest.raises(BadInput, match="leave out threads or engine"):
         simulate(STUDY, engine=engine, threads=2)
     with pytest.raises(BadInput, match="30 agents cannot be spread over 31 shards"):
-        simulate(STUDY, engine=engines.ray(shards=31))
+        simulate(STUDY, engine=RayCluster(shards=31))
     with pytest.raises(BadInput, match="callbacks"):
         simulate(STUDY, engine=engine, callbacks=[object()])  # type: ignore[list-item]
     with pytest.raises(BadInput, match="gpus_per_shard"):

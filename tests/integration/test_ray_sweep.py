@@ -26,8 +26,7 @@ from rich.console import Console
 from tournaments import values_of, without_pictures
 
 import varangian
-from varangian import BadInput, cli, rules
-from varangian.engine import cluster as engines
+from varangian import BadInput, RayCluster, cli, rules
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster.task_pool import in_tasks
@@ -43,7 +42,7 @@ ray = pytest.importorskip("ray")
 torch.set_num_threads(1)
 no_picture = pytest.fixture(without_pictures)
 
-HERE = engines.ray()
+HERE = RayCluster()
 
 
 def small(**changed: Any) -> Plan:
@@ -372,15 +371,15 @@ def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_an_address_without_a_cluster_is_one_line(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(BadInput, match=said), engines.ray(address).connected():
+    with pytest.raises(BadInput, match=said), RayCluster(address).connected():
         pass
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(BadInput, match=said), engines.ray("auto").connected():
+    with pytest.raises(BadInput, match=said), RayCluster("auto").connected():
         pass
 
 
 def test_a_connection_that_was_there_is_left(cluster: str) -> None:
-    with engines.ray("127.0.0.1:1").connected():
+    with RayCluster("127.0.0.1:1").connected():
         assert ray.get_runtime_context().gcs_address == cluster
     assert ray.is_initialized()
     assert HERE.tasks_at_once() == 2

@@ -29,7 +29,7 @@ from varangian.cli.options import (
 )
 from varangian.cli.options import pair as _pair
 from varangian.cli.tournament import tournament
-from varangian.engine.cluster import ray
+from varangian.engine.cluster import RayCluster
 from varangian.errors import BadInput
 
 app = typer.Typer(
@@ -208,7 +208,7 @@ def _run(
     quiet: bool,
     port: int | None,
     tensorboard: bool,
-    cluster: ray | None,
+    cluster: RayCluster | None,
     compile: bool,
 ) -> None:
     from varangian.experiments import sweep

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from varangian.engine.cluster import chosen, ray
+from varangian.engine.cluster import RayCluster, chosen
 from varangian.errors import BadInput
 
 What = Annotated[
@@ -62,7 +62,7 @@ GpusPerShard = Annotated[
 ]
 
 
-def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_shard: float | None) -> ray | None:
+def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_shard: float | None) -> RayCluster | None:
     """The cluster that the options name; None is this process."""
     given = {"--address": address, "--shards": shards, "--gpus-per-shard": gpus_per_shard}
     cluster = chosen(engine)
@@ -71,10 +71,10 @@ def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_sha
             if value is not None:
                 raise BadInput(f"{option} is for a cluster; add --engine ray, or leave it out")
         return None
-    return ray(address or "local", 1 if shards is None else shards, gpus_per_shard or 0.0)
+    return RayCluster(address or "local", 1 if shards is None else shards, gpus_per_shard or 0.0)
 
 
-def as_options(cluster: ray | None) -> list[str]:
+def as_options(cluster: RayCluster | None) -> list[str]:
     """What to type for the same engine."""
     if cluster is None:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import xarray as xr
@@ -20,8 +20,10 @@ from varangian.engine import checkpoint as checkpoints
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, chosen
+from varangian.engine.cluster.run import Job, on_cluster
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
+from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.engine.recorder import Recorder, thinned
 from varangian.engine.round import begin, play_round
 from varangian.engine.world import World, poisoned, prepare
@@ -31,6 +33,7 @@ from varangian.rules.paper import loss_based
 from varangian.studies.study import Study
 
 
+@takes_run_options
 def simulate(
     task: Task | Study,
     graph: Graph | TimeVarying | None = None,
@@ -40,35 +43,42 @@ def simulate(
     byzantine: Byzantine = 0,
     rounds: int | None = None,
     seeds: int | Sequence[int] = 1,
-    device: str = "auto",
-    dtype: str = "float32",
-    judge_dtype: str | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Path | str | None = None,
     resume: bool = False,
-    record_every: int | None = None,
-    memory: str | int | None = None,
     engine: Engine | str | None = None,
-    compile: bool = False,
-    threads: int | None = None,
+    **options: Unpack[RunSettings],
 ) -> xr.Dataset:
     """Run a network of agents and return what was measured: seed × round × agent.
 
-    `task` is a study, which brings its graph and its number of rounds, or a task of your own with a graph (everyone
-    hears everyone unless given). `byzantine` is how many agents are Byzantine (drawn by seed), their share, or which;
-    they send what `attack` says, or nothing. `seeds=5` means seeds 0 … 4. Seeds of small problems share one run.
-    `judge_dtype="bfloat16"` judges neighbours in coarser numbers than those of `dtype`, which GPUs do faster.
-    With `checkpoint`, a folder, an interrupted run leaves what it had, and `resume=True` goes on to the same bits.
-    `memory="4GiB"` keeps to so much; what cannot fit into it, or into the machine, is refused before it starts.
-    `engine=varangian.engine.cluster.ray(shards=4)` spreads the network over a Ray cluster; what comes out is the same.
-    `compile=True` compiles a round's functions for a CPU: after some seconds, rounds are faster and differ by rounding.
-    `threads=2` uses so many of its cores, also for what is too small to gain by it on a machine that does other things.
+    Seeds of small problems share one run.
+
+    Args:
+        task: A study, which brings its graph and its number of rounds, or a task of your own.
+        graph: Who hears whom, for a task of your own. By default everyone hears everyone.
+        rule: How agents combine what they hear. By default the paper's rule.
+        attack: What Byzantine agents send. By default nothing.
+        byzantine: How many agents are Byzantine (drawn by seed), their share, or which they are.
+        rounds: How many rounds to play. By default the study's own number, or 100.
+        seeds: `seeds=5` means seeds 0 … 4; a sequence names them.
+        callbacks: Values with three hooks (start, round, end) that watch the run.
+        checkpoint: A folder. An interrupted run leaves its state there …
+        resume: … and goes on from it to the same bits.
+        engine: `varangian.RayCluster(shards=4)` spreads the network over a Ray cluster; the results are the same.
+        **options: The fields of `RunOptions`.
+
+    Returns:
+        A dataset with dimensions seed, round and agent (and epoch, snapshot and slot).
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
     >>> result["regret"].dims
     ('seed', 'round', 'agent')
     """
+    chosen_options = RunOptions.of(options)
+    device, dtype, judge_dtype = chosen_options.device, chosen_options.dtype, chosen_options.judge_dtype
+    memory, compile, threads = chosen_options.memory, chosen_options.compile, chosen_options.threads
+    record_every = chosen_options.record_every
     rule, attack = rule or loss_based(), attack or silent()
     rounds = rounds if rounds is not None else task.rounds if isinstance(task, Study) else 100
     if rounds < 1:
@@ -78,15 +88,10 @@ def simulate(
         raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
     folder = None if checkpoint is None else Path(checkpoint)
     cluster = chosen(engine)
-    if cluster is not None and compile:
-        raise BadInput("a cluster's rounds are not compiled; leave out compile or engine")
-    if cluster is not None and memory is not None:
-        raise BadInput("memory bounds this process, and shards are others; leave out memory, or take more shards")
-    if cluster is not None and threads is not None:
-        raise BadInput("threads are this process's, and shards are others; leave out threads or engine")
     if cluster is not None:
-        from varangian.engine.cluster.run import Job, on_cluster
-
+        for name in ("compile", "memory", "threads"):
+            if name in chosen_options.changed:
+                raise BadInput(f"{name} is for rounds played by this process; leave out {name} or engine")
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
         return on_cluster(cluster, jobs, device, dtype, judge_dtype, callbacks, folder, resume, record_every)
     parts: list[xr.Dataset] = []

@@ -13,8 +13,8 @@ import torch
 import xarray as xr
 
 from varangian.engine import results
-from varangian.engine.cluster.cluster import ray
 from varangian.engine.cluster.progress import Writer, board
+from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.errors import BadInput
 from varangian.experiments import sweep
@@ -25,7 +25,7 @@ from varangian.experiments.process_pool import Lost
 def spread(
     plan: Plan,
     folder: Path | None,
-    cluster: ray,
+    cluster: RayCluster,
     *,
     resume: bool,
     begin: Callable[[sweep.Cell], object],

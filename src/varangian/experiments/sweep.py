@@ -18,7 +18,7 @@ import xarray as xr
 from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
-from varangian.engine.cluster import Engine, chosen, ray
+from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
@@ -145,7 +145,7 @@ def _run(
     resume: bool,
     advance: Callable[[int], object],
     callbacks: Sequence[Callback],
-    cluster: ray | None,
+    cluster: RayCluster | None,
     compile: bool,
 ) -> xr.Dataset:
     if resume and folder and file_of(folder, cell).exists():
@@ -163,7 +163,7 @@ def play(
     folder: Path | None,
     resume: bool,
     callbacks: Sequence[Callback],
-    cluster: ray | None = None,
+    cluster: RayCluster | None = None,
     compile: bool = False,
 ) -> xr.Dataset:
     """Run one cell, with its network spread over the shards of a cluster if there is one; an interrupt leaves a

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from varangian.cli.data import app
 
+from varangian.cli.data import app
 from varangian.errors import BadInput
 from varangian.studies.data import Original, dataset, fetch, locate, school
 from varangian.studies.data.arrays import record_of

@@ -1,7 +1,17 @@
-"""Beyond one process: the same run on a Ray cluster. Nothing here needs Ray until it is used."""
+"""One run over a Ray cluster. Ray itself is imported when a cluster is used."""
 
-from varangian.engine.cluster.cluster import Engine as Engine
-from varangian.engine.cluster.cluster import chosen as chosen
-from varangian.engine.cluster.cluster import ray as ray
+import warnings
+from typing import Any
 
-__all__ = ["Engine", "chosen", "ray"]
+from varangian.engine.cluster.ray_cluster import Engine as Engine
+from varangian.engine.cluster.ray_cluster import RayCluster as RayCluster
+from varangian.engine.cluster.ray_cluster import chosen as chosen
+
+__all__ = ["Engine", "RayCluster", "chosen"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ray":
+        warnings.warn("engines.ray is now varangian.RayCluster", DeprecationWarning, stacklevel=2)
+        return RayCluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from varangian.engine.cluster.cluster import ray
+from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.shard import Array, Orders, Shard, Spent
 from varangian.engine.cluster.snapshots import Keeper
 from varangian.engine.cluster.subnetwork import Part
@@ -124,7 +124,7 @@ class Crew:
 
 
 @contextmanager
-def hired(cluster: ray, parts: Sequence[Part], given: Sequence[Any], orders: Orders) -> Iterator[Crew]:
+def hired(cluster: RayCluster, parts: Sequence[Part], given: Sequence[Any], orders: Orders) -> Iterator[Crew]:
     """A crew that is dismissed in the end; `given` is where the cluster has the parts."""
     import ray as library
     from ray.exceptions import GetTimeoutError

@@ -24,8 +24,8 @@ from varangian.core.scene import Byzantine, Scene
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster.actors import LostShard, hired
-from varangian.engine.cluster.cluster import one_line, ray
 from varangian.engine.cluster.partition import parts as partitioned
+from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.cluster.shard import Array, Orders, Spent
 from varangian.engine.cluster.snapshots import Keeper
 from varangian.engine.cluster.subnetwork import Part, cut
@@ -59,7 +59,7 @@ class Job:
 
 
 def on_cluster(
-    cluster: ray,
+    cluster: RayCluster,
     jobs: Iterable[Job],
     device: str,
     dtype: str,
@@ -101,7 +101,7 @@ def on_cluster(
     return done[0] if len(done) == 1 else results.joined(done)
 
 
-def run(job: Job, cluster: ray, orders: Orders, keeper: Keeper, advance: Callable[[int], object]) -> xr.Dataset:
+def run(job: Job, cluster: RayCluster, orders: Orders, keeper: Keeper, advance: Callable[[int], object]) -> xr.Dataset:
     """What a run in one process returns, and what the exchange took a round: `exchanged_bytes`, `stage_seconds`.
 
     Goes on from what the keeper has; `advance` hears how many more rounds have been played, less than nothing where

@@ -9,7 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from varangian.engine.cluster.cluster import one_line, ray
+from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.errors import BadInput
 from varangian.experiments.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
@@ -28,7 +28,7 @@ GRACE = 10.0
 def in_tasks(
     work: Callable[[Piece], Done],
     pieces: Sequence[Piece],
-    cluster: ray,
+    cluster: RayCluster,
     begin: Callable[[Piece], object] = lambda piece: None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Generator[tuple[Piece, Done | Lost]]:

@@ -20,7 +20,7 @@ import torch
 from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
-from varangian.engine.cluster import Engine, chosen, ray
+from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
@@ -52,7 +52,7 @@ class OnlyTheEnd:
     def end(self, world: World, state: State) -> None: ...
 
 
-def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), cluster: ray | None = None) -> Played:
+def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), cluster: RayCluster | None = None) -> Played:
     """Run one cell, with its network spread over the shards of a cluster if there is one; whatever is wrong with it is
     its result, and no concern of the other cells."""
     plan = contest.plan
@@ -154,7 +154,7 @@ def _played(
     jobs: int,
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
-    cluster: ray | None,
+    cluster: RayCluster | None,
 ) -> Generator[tuple[Cell, Played]]:
     if jobs <= 1:
         with nullcontext() if cluster is None else cluster.connected():
@@ -171,7 +171,7 @@ def _played(
 def _played_elsewhere(
     contest: Contest,
     cells: Sequence[Cell],
-    cluster: ray,
+    cluster: RayCluster,
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
@@ -248,7 +248,7 @@ def tournament(
 
     With `folder`, what is finished is kept there and not played again, and `tournament.csv`, `.md` and `.png` tell
     what came of it. With `jobs`, cells are run in so many processes, which must be able to import what they run; with
-    `engine=engines.ray(...)` on a Ray cluster, whose machines must be able to.
+    `engine=RayCluster(...)` on a Ray cluster, whose machines must be able to.
 
     >>> from varangian import rules
     >>> some = {"attacks": ["sign-flip", "silent"], "byzantine": [3], "seeds": 2, "settings": {"agents": 10}}

@@ -20,14 +20,14 @@ PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
-class ray:
+class RayCluster:
     """Run on a Ray cluster.
 
     With one shard, every cell of a sweep is a task of its own. With several, the cells are run one after another, each
     with its network spread over so many shards.
 
-    >>> ray(address="10.0.0.1:6379", shards=4)
-    ray(address='10.0.0.1:6379', shards=4, gpus_per_shard=0.0, retries=3, keep_every=None)
+    >>> RayCluster(address="10.0.0.1:6379", shards=4)
+    RayCluster(address='10.0.0.1:6379', shards=4, gpus_per_shard=0.0, retries=3, keep_every=None)
     """
 
     address: str = "local"
@@ -107,21 +107,21 @@ class ray:
             raise BadInput(f"{needed:g} GPUs are needed ({each}), but the cluster at {self.address} has {there:g}")
 
 
-Engine = Literal["local"] | ray
+Engine = Literal["local"] | RayCluster
 """Where to run: in this process (`local`), or on a Ray cluster."""
 
 
-def chosen(engine: Engine | str | None) -> ray | None:
+def chosen(engine: Engine | str | None) -> RayCluster | None:
     """The cluster to run on, or None for this process.
 
     >>> chosen("local"), chosen("ray")
-    (None, ray(address='local', shards=1, gpus_per_shard=0.0, retries=3, keep_every=None))
+    (None, RayCluster(address='local', shards=1, gpus_per_shard=0.0, retries=3, keep_every=None))
     """
-    if isinstance(engine, ray):
+    if isinstance(engine, RayCluster):
         return engine
     if engine not in (None, "local", "ray"):
         raise unknown("engine", str(engine), ("local", "ray"))
-    return ray() if engine == "ray" else None
+    return RayCluster() if engine == "ray" else None
 
 
 def one_line(error: BaseException) -> str:

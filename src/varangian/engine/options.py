@@ -1,0 +1,137 @@
+"""How a run is computed and recorded: one value, from which everything else about its options follows.
+
+The keywords of `simulate`, the options of the command line, the keys of `config.toml`, the fingerprint of a run, the
+report's "run again" command and the manual's table all come from the fields of `RunOptions`. To add an option, add a
+field here, and its type to `RunSettings`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypedDict, TypeVar
+
+from varangian.core.memory import read_size
+from varangian.errors import BadInput, unknown
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DTYPES = ("float32", "float64")
+
+
+def _option(default: object, help: str, *, metavar: str | None = None, changes_results: bool = True) -> Any:
+    """A field with what people need to know about it."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, "changes_results": changes_results})
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is computed and recorded.
+
+    >>> RunOptions(threads=2)
+    RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile=False, threads=2, \
+record_every=None)
+    """
+
+    device: str = _option("auto", "Where to compute: `auto`, `cpu`, `cuda`, `cuda:1`, …", metavar="D")
+    dtype: str = _option("float32", "The type of numbers: `float32` or `float64`.", metavar="TYPE")
+    judge_dtype: str | None = _option(
+        None, "Judge neighbours in another type of numbers, such as `bfloat16`; faster on a GPU.", metavar="TYPE"
+    )
+    memory: str | int | None = _option(
+        None,
+        "Use at most this much memory, such as `4GiB`. A run that cannot fit is rejected up front.",
+        metavar="SIZE",
+        changes_results=False,
+    )
+    compile: bool = _option(
+        False,
+        "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast, "
+        "which pays in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+    )
+    threads: int | None = _option(
+        None,
+        "Use this many CPU cores. By default one for small networks, all for large ones.",
+        metavar="N",
+        changes_results=False,
+    )
+    record_every: int | None = _option(
+        None, "Record every N rounds. By default every round where that takes little memory.", metavar="N"
+    )
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", str(self.dtype), DTYPES)
+        if self.memory is not None:
+            read_size(self.memory)
+        for name in ("threads", "record_every"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise BadInput(f"{name} must be a whole number of at least 1, but is {value!r}")
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> RunOptions:
+        """The options with some of them given; an unknown name is an error that names the nearest known one.
+
+        >>> RunOptions.of({"thread": 2})
+        Traceback (most recent call last):
+        varangian.errors.BadInput: unknown option 'thread'; did you mean 'threads'? (known: ...)
+        """
+        known = [one.name for one in fields(RunOptions)]
+        for name in given:
+            if name not in known:
+                raise unknown("option", name, known)
+        return RunOptions(**given)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from their defaults.
+
+        >>> RunOptions(dtype="float64").changed
+        {'dtype': 'float64'}
+        """
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+
+    @property
+    def fingerprint(self) -> tuple[tuple[str, Any], ...]:
+        """The changed options that change results: two runs that differ in them must not be taken for one another.
+
+        >>> RunOptions(compile=True, threads=2).fingerprint
+        (('compile', True),)
+        """
+        deciding = {one.name for one in fields(self) if one.metadata["changes_results"]}
+        return tuple((name, value) for name, value in self.changed.items() if name in deciding)
+
+
+class RunSettings(TypedDict, total=False):
+    """`RunOptions` as keywords, for type checkers. A test compares the two."""
+
+    device: str
+    dtype: str
+    judge_dtype: str | None
+    memory: str | int | None
+    compile: bool
+    threads: int | None
+    record_every: int | None
+
+
+def option_fields() -> Iterator[Field[Any]]:
+    """The fields of `RunOptions` in order; `metadata` has `help`, `metavar` and `changes_results`."""
+    yield from fields(RunOptions)
+
+
+def takes_run_options(function: Function) -> Function:
+    """Show the fields of `RunOptions` in the signature and the help of a function that takes `**options`."""
+    signature = inspect.signature(function, eval_str=False)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in option_fields()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    about = [f"    {one.name}: {one.metadata['help']}" for one in option_fields()]
+    lines = inspect.cleandoc(function.__doc__ or "").splitlines()
+    place = next(place for place, line in enumerate(lines) if line.strip().startswith("**options"))
+    function.__doc__ = "\n".join((*lines[:place], *about, *lines[place + 1 :]))
+    return function
