@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,28 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from varangian.core.sizes import read_size
 from varangian.errors import BadInput
 
 if TYPE_CHECKING:
     from varangian.core.scene import Scene
     from varangian.rules.base import Rule
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _PIECES = 64
 """Into how many pieces what is allowed is cut: one of them is worked on at a time."""
 _budget: int | None = None
-
-
-def read_size(text: str | int) -> int:
-    """Bytes from text such as `4GiB`, or from a number of them.
-
-    >>> read_size("4GiB"), read_size("1.5 MB"), read_size(1000)
-    (4294967296, 1500000, 1000)
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
-    if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
-        raise BadInput(f"memory takes a size such as 4GiB or 800MB, but got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 @contextmanager

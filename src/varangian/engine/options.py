@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypedDict, TypeVar
+from types import NoneType
+from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
-from varangian.core.memory import read_size
+from varangian.core.sizes import read_size
 from varangian.errors import BadInput, unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -20,9 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DTYPES = ("float32", "float64")
 
 
-def _option(default: object, help: str, *, metavar: str | None = None, changes_results: bool = True) -> Any:
-    """A field with what people need to know about it."""
-    return field(default=default, metadata={"help": help, "metavar": metavar, "changes_results": changes_results})
+def _option(
+    default: object, help: str, *, metavar: str | None = None, changes_results: bool = True, local: bool = False
+) -> Any:
+    """A field with what people need to know about it; a `local` one is for rounds played by this process."""
+    about = {"help": help, "metavar": metavar, "changes_results": changes_results, "local": local}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,14 @@ record_every=None)
         False,
         "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast, "
         "which pays in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+        local=True,
     )
     threads: int | None = _option(
         None,
         "Use this many CPU cores. By default one for small networks, all for large ones.",
         metavar="N",
         changes_results=False,
+        local=True,
     )
     record_every: int | None = _option(
         None, "Record every N rounds. By default every round where that takes little memory.", metavar="N"
@@ -103,6 +109,18 @@ record_every=None)
         deciding = {one.name for one in fields(self) if one.metadata["changes_results"]}
         return tuple((name, value) for name, value in self.changed.items() if name in deciding)
 
+    @property
+    def words(self) -> list[str]:
+        """What to type for the changed options.
+
+        >>> RunOptions(judge_dtype="bfloat16", compile=True).words
+        ['--judge-dtype', 'bfloat16', '--compile']
+        """
+        words: list[str] = []
+        for name, value in self.changed.items():
+            words += [_flag(name, value)] if isinstance(value, bool) else [_flag(name), str(value)]
+        return words
+
 
 class RunSettings(TypedDict, total=False):
     """`RunOptions` as keywords, for type checkers. A test compares the two."""
@@ -117,8 +135,40 @@ class RunSettings(TypedDict, total=False):
 
 
 def option_fields() -> Iterator[Field[Any]]:
-    """The fields of `RunOptions` in order; `metadata` has `help`, `metavar` and `changes_results`."""
+    """The fields of `RunOptions` in order; `metadata` has `help`, `metavar`, `changes_results` and `local`."""
     yield from fields(RunOptions)
+
+
+def option_types() -> dict[str, tuple[type, ...]]:
+    """The types that each option takes besides None, the first of which the command line reads.
+
+    >>> option_types()["memory"]
+    (<class 'str'>, <class 'int'>)
+    """
+    hints = get_type_hints(RunOptions)
+    taken = {name: get_args(hints[name]) or (hints[name],) for name in (one.name for one in option_fields())}
+    return {name: tuple(kind for kind in kinds if kind is not NoneType) for name, kinds in taken.items()}
+
+
+def option_table() -> str:
+    """The options as a table in Markdown, for the manual."""
+    lines = ["| option | by default | what it does | may change with `--resume` |", "|---|---|---|---|"]
+    for one in option_fields():
+        flag = _flag(one.name) + (f" {one.metadata['metavar']}" if one.metadata["metavar"] else "")
+        usual: dict[Any, str] = {None: "", False: "off", True: "on"}
+        default = usual.get(one.default, f"`{one.default}`")
+        lines.append(
+            f"| `{flag}` | {default} | {one.metadata['help']} | {'no' if one.metadata['changes_results'] else 'yes'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _flag(name: str, value: bool = True) -> str:
+    """
+    >>> _flag("judge_dtype"), _flag("compile", False)
+    ('--judge-dtype', '--no-compile')
+    """
+    return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
 
 
 def takes_run_options(function: Function) -> Function:
