@@ -6,8 +6,9 @@ first used, so that a command line that only prints its help stays quick.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from varangian.core.lazy import lazy
 
 if TYPE_CHECKING:
     from varangian import attacks as attacks
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from varangian.engine.results import summary as summary
     from varangian.engine.run import simulate as simulate
     from varangian.errors import BadInput as BadInput
-    from varangian.experiments.tournament.run import tournament as tournament
+    from varangian.report.tournament import tournament as tournament
     from varangian.studies import data as data
 
 __version__ = "0.1.0"
@@ -42,7 +43,7 @@ _MEMBERS = {
     "load": "engine.results",
     "simulate": "engine.run",
     "summary": "engine.results",
-    "tournament": "experiments.tournament.run",
+    "tournament": "report.tournament",
 }
 """Where each name that is exported is defined."""
 _MODULES = {
@@ -57,15 +58,4 @@ _MODULES = {
 }
 
 __all__ = [*_MEMBERS, *_MODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"varangian.{_MODULES[name]}")
-    if name in _MEMBERS:
-        return getattr(import_module(f"varangian.{_MEMBERS[name]}"), name)
-    raise AttributeError(f"module 'varangian' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = lazy(__name__, members=_MEMBERS, modules=_MODULES)

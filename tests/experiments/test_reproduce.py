@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from varangian.experiments import reproduce
 from varangian.experiments.config import DEFAULT_RULES
+from varangian.report.paper import draw_samples
 from varangian.studies import data, digits
 from varangian.studies.data import Digits
 
@@ -67,7 +68,7 @@ def test_sample_digits_say_what_they_are(
     monkeypatch.setattr(sys.modules[digits.__module__], "_GROUP_TWO", {group2: lambda: plain(255)})
     monkeypatch.setattr("varangian.report.paper.sample_digits", seen)
     (tmp_path / "figures").mkdir()
-    reproduce._draw_samples(digits(group2=group2, agents_per_group=2, test_images=5), tmp_path)
+    draw_samples(digits(group2=group2, agents_per_group=2, test_images=5), tmp_path)
     greys, titles = drawn[0]
     assert greys == [51, 255]
     assert titles[0] == "Group 1: MNIST" and titles[1].startswith("Group 2: ") and named in titles[1]

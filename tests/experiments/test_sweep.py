@@ -16,10 +16,12 @@ import xarray as xr
 import varangian
 from varangian import BadInput, rules, studies
 from varangian.engine import results
+from varangian.experiments import cells as cells_module
 from varangian.experiments import sweep
-from varangian.experiments.config import Plan, as_toml, check, plan_for
-from varangian.experiments.sweep import UNFINISHED, Cell, cells
-from varangian.report.table import headline, table
+from varangian.experiments.cells import Cell, cells
+from varangian.experiments.config import Plan, check, plan_for
+from varangian.experiments.summary import headline, summary_rows, write_summary
+from varangian.report.table import table
 
 torch.set_num_threads(1)
 
@@ -40,13 +42,13 @@ def small(**changed: Any) -> Plan:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What `simulate` was asked for, while it does its work."""
     asked: list[dict[str, Any]] = []
-    inner: Callable[..., xr.Dataset] = sweep.simulate
+    inner: Callable[..., xr.Dataset] = cells_module.simulate
 
     def counted(study: Any, **settings: Any) -> xr.Dataset:
         asked.append(settings)
         return inner(study, **settings)
 
-    monkeypatch.setattr(sweep, "simulate", counted)
+    monkeypatch.setattr(cells_module, "simulate", counted)
     return asked
 
 
@@ -154,7 +156,7 @@ def test_rules_that_tell_no_weights_may_stand_beside_those_that_do() -> None:
         which = [part is told for _, part in parts].index(True)
         np.testing.assert_array_equal(together["weight"].isel(cell=which), told["weight"])
         assert together["weight"].isel(cell=1 - which).isnull().all()
-        rows = list(sweep.summary_rows(together))
+        rows = list(summary_rows(together))
         assert [math.isnan(row["byzantine_weight"]) for row in rows] == [i // 2 != which for i in range(4)]
 
 
@@ -181,7 +183,7 @@ def made_up(plan: Plan, values: list[list[float]], metric: str = "accuracy") -> 
 
 def test_columns_about_weights_come_last_whatever_is_measured_when(tmp_path: Path) -> None:
     plan = small(byzantine=[0], attacks=["uniform"], rules=["alone"])
-    rows = sweep.write_summary(made_up(plan, [[0.5, 0.25]]), tmp_path / "summary.csv")
+    rows = write_summary(made_up(plan, [[0.5, 0.25]]), tmp_path / "summary.csv")
     with (tmp_path / "summary.csv").open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file))
     promised = ["study", "rule", "attack", "byzantine", "seed", "rounds", "seconds"]
@@ -198,9 +200,9 @@ def test_where_groups_are_told_each_has_its_figures(tmp_path: Path) -> None:
     found["loss"] = found["loss"] * xr.DataArray([1.0, 3.0, 4.0], dims="agent")
     found["group"] = ("seed", "agent"), np.array([[0, 0, 1], [1, 0, 1]])
     found["byzantine_agent"].loc[{"seed": 1, "agent": 1}] = True
-    unasked = sweep.write_summary(found, tmp_path / "summary.csv")
+    unasked = write_summary(found, tmp_path / "summary.csv")
     assert not [name for name in unasked[0] if "group" in name], "only where the study is told by group"
-    rows = sweep.write_summary(found.assign_attrs(by_group="1"), tmp_path / "summary.csv")
+    rows = write_summary(found.assign_attrs(by_group="1"), tmp_path / "summary.csv")
     assert [{name: row[name] for name in unasked[0]} for row in rows] == unasked
     with (tmp_path / "summary.csv").open(encoding="utf-8", newline="") as file:
         columns = list(csv.DictReader(file).fieldnames or ())
@@ -216,7 +218,7 @@ def test_where_groups_are_told_each_has_its_figures(tmp_path: Path) -> None:
 def test_the_best_of_a_column_is_known_and_the_greatest_or_least(metric: str, best: int) -> None:
     plan = small(byzantine=[0], attacks=["uniform"], rules=["alone", "average", "loss-based"])
     found = made_up(plan, [[0.2, 0.4], [math.nan, math.nan], [0.4, 0.6]], metric)
-    rows = list(sweep.summary_rows(found))
+    rows = list(summary_rows(found))
     heads, lines, marked = table(rows, headline(rows))
     assert heads == ["no attack"]
     assert marked == {(best, 0)}
@@ -226,9 +228,9 @@ def test_the_best_of_a_column_is_known_and_the_greatest_or_least(metric: str, be
 
 def test_nothing_known_is_nothing_best() -> None:
     plan = small(byzantine=[0], attacks=["uniform"], rules=["alone", "average"])
-    rows = list(sweep.summary_rows(made_up(plan, [[math.nan] * 2, [math.nan] * 2])))
+    rows = list(summary_rows(made_up(plan, [[math.nan] * 2, [math.nan] * 2])))
     assert table(rows, "accuracy")[2] == set()
-    rows = list(sweep.summary_rows(made_up(plan, [[math.inf] * 2, [1.0] * 2], "rmse")))
+    rows = list(summary_rows(made_up(plan, [[math.inf] * 2, [1.0] * 2], "rmse")))
     _, lines, marked = table(rows, "rmse")
     assert marked == {(1, 0)}
     assert lines[0] == ["alone", "inf (inf)"]
@@ -250,12 +252,10 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, calls: list[dict[str, 
         if len(begun) == 6:
             raise Stop
 
-    sweep.open_folder(tmp_path, plan, resume=False)
     with pytest.raises(Stop):
         sweep.sweep(plan, tmp_path, begin=begin)
     assert len(calls) == 3, "two without Byzantine agents, and one of the four with"
-    assert len(list((tmp_path / UNFINISHED).glob("*.nc"))) == 3
-    sweep.open_folder(tmp_path, plan, resume=True)
+    assert len(list(tmp_path.glob("*.nc"))) == 3
     rounds: list[int] = []
     resumed = sweep.sweep(plan, tmp_path, resume=True, advance=rounds.append)
     assert len(calls) == 6
@@ -265,15 +265,11 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, calls: list[dict[str, 
     whole = sweep.sweep(plan, None)
     xr.testing.assert_identical(resumed.drop_vars("seconds"), whole.drop_vars("seconds"))
     assert all(resumed[name].dtype == whole[name].dtype for name in whole.variables)
-    sweep.close_folder(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 def test_without_resume_everything_is_run_again(tmp_path: Path, calls: list[dict[str, Any]]) -> None:
     plan = small(byzantine=[3])
     for _ in range(2):
-        sweep.open_folder(tmp_path, plan, resume=False)
-        assert not (tmp_path / UNFINISHED).exists()
         sweep.sweep(plan, tmp_path)
     assert len(calls) == 8
 
@@ -281,73 +277,16 @@ def test_without_resume_everything_is_run_again(tmp_path: Path, calls: list[dict
 def test_checkpoints_of_a_finished_cell_are_gone(tmp_path: Path) -> None:
     plan = small(byzantine=[3])
     sweep.sweep(plan, tmp_path)
-    kept = sorted(path.name for path in (tmp_path / UNFINISHED).iterdir())
+    kept = sorted(path.name for path in tmp_path.iterdir())
     assert kept == sorted(f"{cell.key}.nc" for cell in cells(plan))
 
 
 def test_a_finished_cell_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     plan = small(byzantine=[3])
-    broken = tmp_path / UNFINISHED / f"{cells(plan)[0].key}.nc"
-    broken.parent.mkdir()
+    broken = tmp_path / f"{cells(plan)[0].key}.nc"
     broken.write_bytes(b"no netCDF")
     with pytest.raises(BadInput, match="is not a result file"):
         sweep.sweep(plan, tmp_path, resume=True)
-
-
-# ---------------------------------------------------------------------------------------------------- run folders
-
-
-def test_a_new_folder_holds_the_plan(tmp_path: Path) -> None:
-    plan = small()
-    sweep.open_folder(tmp_path / "a" / "b", plan, resume=False)
-    assert (tmp_path / "a" / "b" / "config.toml").read_text(encoding="utf-8") == as_toml(plan)
-
-
-def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
-    sweep.open_folder(tmp_path, small(), resume=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
-
-
-@pytest.mark.parametrize(
-    ("file", "text"), [("notes.txt", "mine"), ("config.toml", "x = 1"), ("config.toml", "="), (".hidden", "")]
-)
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_folder_of_something_else_is_refused(file: str, text: str, resume: bool, tmp_path: Path) -> None:
-    (tmp_path / file).write_text(text)
-    with pytest.raises(BadInput, match="not empty and holds no run"):
-        sweep.open_folder(tmp_path, small(), resume)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, text)]
-
-
-def test_a_run_takes_the_place_of_another_only_whole(tmp_path: Path) -> None:
-    sweep.open_folder(tmp_path, small(), resume=False)
-    for name in ("metrics.nc", "summary.csv", "report.html", "figures/loss.png", "figures/loss.pdf", "my.ipynb"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("old")
-    sweep.open_folder(tmp_path, small(), resume=True)
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 7, "resuming removes nothing"
-    sweep.open_folder(tmp_path, small(seeds=1), resume=False)
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"config.toml", "my.ipynb"}
-    assert (tmp_path / "config.toml").read_text(encoding="utf-8") == as_toml(small(seeds=1))
-
-
-@pytest.mark.parametrize(
-    "changed", [{"seeds": 3}, {"rounds": 9}, {"rules": ["alone"]}, {"dtype": "float64"}, {"settings": {"agents": 11}}]
-)
-def test_another_plan_is_not_resumed(changed: dict[str, Any], tmp_path: Path) -> None:
-    sweep.open_folder(tmp_path, small(), resume=False)
-    with pytest.raises(BadInput, match="another plan"):
-        sweep.open_folder(tmp_path, small(**changed), resume=True)
-    assert (tmp_path / "config.toml").read_text(encoding="utf-8") == as_toml(small())
-    sweep.open_folder(tmp_path, small(), resume=True)
-
-
-def test_nothing_cannot_be_resumed(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "new"):
-        with pytest.raises(BadInput, match="holds no run to resume"):
-            sweep.open_folder(folder, small(), resume=True)
-    assert not list(tmp_path.iterdir())
 
 
 # ------------------------------------------------------------------------------------- what is checked beforehand

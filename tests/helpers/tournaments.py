@@ -17,8 +17,8 @@ import xarray as xr
 from varangian import simulate
 from varangian.experiments.tournament.entries import Contest, enter
 from varangian.experiments.tournament.log import FILE
-from varangian.experiments.tournament.run import compete
 from varangian.experiments.tournament.standings import Outcome, Standings
+from varangian.report.tournament import compete_into
 
 room = sys.modules["varangian.experiments.tournament.run"]
 
@@ -41,7 +41,7 @@ def small(**changed: Any) -> Contest:
 
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take longer than everything else and have tests of their own."""
-    monkeypatch.setattr("varangian.report.heatmap.draw_heatmap", lambda standings: Blank())
+    monkeypatch.setattr("varangian.report.tournament.draw_heatmap", lambda standings: Blank())
 
 
 class Blank:
@@ -52,7 +52,7 @@ class Blank:
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[xr.Dataset]:
     """What `simulate` gave each time that a tournament called it."""
     given: list[xr.Dataset] = []
-    inner: Callable[..., xr.Dataset] = simulate.simulate
+    inner: Callable[..., xr.Dataset] = simulate
 
     def counted(*args: Any, **settings: Any) -> xr.Dataset:
         given.append(inner(*args, **settings))
@@ -65,7 +65,7 @@ def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[xr.Dataset]:
 def first_tournament(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Standings]:
     """A small tournament and the folder it wrote."""
     folder = tmp_path_factory.mktemp("tournament") / "first"
-    return folder, compete(small(), folder)
+    return folder, compete_into(small(), folder)
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:

@@ -25,8 +25,9 @@ from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
+from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, plan_for
-from varangian.experiments.sweep import Cell, sweep
+from varangian.experiments.sweep import sweep
 from varangian.report.live import Live
 from varangian.report.terminal import Terminal
 
@@ -237,8 +238,8 @@ def test_tensorboard_gets_what_the_metrics_hold(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
     out = tmp_path / "run"
-    for _ in range(2):  # a second run into the same folder leaves nothing of the first
-        assert varangian(*ONE, "--seeds", 2, "--tensorboard", "--out", out, "-q", monkeypatch=monkeypatch) == 0
+    for again in ((), ("--overwrite",)):  # a second run into the same folder leaves nothing of the first
+        assert varangian(*ONE, "--seeds", 2, "--tensorboard", "--out", out, "-q", *again, monkeypatch=monkeypatch) == 0
     metrics = vg.load(out / "metrics.nc").isel(cell=0)
     assert len(list((out / "tensorboard").rglob("events.*"))) == 2
     for seed in (0, 1):

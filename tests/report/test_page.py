@@ -26,7 +26,8 @@ from varangian import cli
 from varangian.engine.results import final, save
 from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml, plan_for
-from varangian.experiments.sweep import sweep, write_summary
+from varangian.experiments.summary import write_summary
+from varangian.experiments.sweep import sweep
 from varangian.report.cells import AGENTS, CURVES, WEIGHTS, detail_of, told_agents
 from varangian.report.command import command_of
 from varangian.report.folder import report, write_folder
@@ -441,7 +442,7 @@ def test_the_command_means_the_configuration(settings: dict[str, Any], monkeypat
     assert command is not None
     plans: list[Plan] = []
     monkeypatch.setattr("varangian.experiments.config.check", lambda plan: None)
-    monkeypatch.setattr("varangian.cli._run", lambda plan, *rest: plans.append(plan))
+    monkeypatch.setattr("varangian.cli.run._run", lambda plan, *rest: plans.append(plan))
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit) as left:
         cli.main()

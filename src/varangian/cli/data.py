@@ -12,7 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from varangian.errors import BadInput
+from varangian.studies import data as datasets
+from varangian.studies.data.arrays import digest
 from varangian.studies.data.catalogue import DATASETS, Dataset, how_to_get
+from varangian.studies.data.fetch import get
+from varangian.studies.data.locate import find, search_folders
 
 app = typer.Typer(help="Datasets: list them, get one, check those that are here.", no_args_is_help=True)
 
@@ -49,8 +53,6 @@ def get_dataset(
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Folder to put it in.")] = None,
 ) -> None:
     """Download a dataset into DIR, or into the cache."""
-    from varangian.studies.data.fetch import get
-
     try:
         typer.echo(f"{name} is in {get(name, data)}")
     except BadInput as error:
@@ -61,8 +63,6 @@ def get_dataset(
 @app.command("check")
 def check_datasets(data: DataFolder = None) -> None:
     """Read every dataset that is here and say what it holds; say of the others how to get them."""
-    from varangian.studies.data.locate import search_folders
-
     try:
         first = search_folders(data)[0]
     except BadInput as error:
@@ -80,8 +80,6 @@ def check_datasets(data: DataFolder = None) -> None:
 
 
 def _describe(entry: Dataset, data: Path | None, first: Path) -> str:
-    from varangian.studies.data.locate import find
-
     found = find(entry, data)
     if found is None:
         return f"missing; {how_to_get(entry, str(first))}"
@@ -92,23 +90,19 @@ def _describe(entry: Dataset, data: Path | None, first: Path) -> str:
 
 
 def _reader(entry: Dataset) -> Callable[[Path | None], Any]:
-    from varangian.studies import data
-
     readers: dict[str, Callable[[Path | None], Any]] = {
-        "human-activity": data.human_activity,
-        "mnist": data.mnist,
-        "mnist-m": data.mnist_m,
-        "synthetic-digits-kaggle": data.kaggle_digits,
-        "usps": data.usps,
-        "school": data.school,
+        "human-activity": datasets.human_activity,
+        "mnist": datasets.mnist,
+        "mnist-m": datasets.mnist_m,
+        "synthetic-digits-kaggle": datasets.kaggle_digits,
+        "usps": datasets.usps,
+        "school": datasets.school,
     }
     return readers[entry.name]
 
 
 def _published(entry: Dataset, path: Path) -> str:
     """Whether the originals are those whose checksums are published; nothing for other forms."""
-    from varangian.studies.data.arrays import digest
-
     home = path if path.is_dir() else path.parent
     verdicts: list[bool] = []
     for original in entry.originals:

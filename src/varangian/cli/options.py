@@ -1,20 +1,45 @@
-"""Options that several commands take."""
+"""Options that several commands take, and the options of a run, one for each field of `RunOptions`."""
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from varangian import experiments
 from varangian.engine.cluster import RayCluster, chosen
+from varangian.engine.options import RunSettings, option_fields, option_types
 from varangian.errors import BadInput
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 What = Annotated[
     str,
     typer.Argument(
         metavar="STUDY|FILE.toml",
         help="A study (see `varangian studies`), or a configuration file such as a run folder's config.toml.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        "--rules",
+        help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat, or separate by commas, to compare.",
+    ),
+]
+Attacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attack",
+        "--attacks",
+        help="An attack, such as `pulling` or `uniform:low=15,high=16`; without parameters, the study's own. Repeat, "
+        "or separate by commas, to compare.",
     ),
 ]
 Byzantine = Annotated[
@@ -25,6 +50,14 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the study, such as `agents=1000`. Repeat."),
 ]
+Seeds = Annotated[int | None, typer.Option(help="Run seeds 0 … S−1.", metavar="S")]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds.", metavar="T")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with what --out holds of the same plan: Ctrl-C and SIGTERM leave that.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what --out holds, once the new results are complete.")
+]
 Data = Annotated[Path | None, typer.Option(help="Where to look for data before the cache; the same as VARANGIAN_DATA.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -32,24 +65,24 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="local|ray",
-        help="Where to run: in this process, or on a Ray cluster, a cell (rule, attack, number of Byzantine agents) a "
-        "task. Results are the same, and what one began the other can go on with.",
+        help="Where to run: in this process, or on a Ray cluster, with one task per cell (rule, attack, number of "
+        "Byzantine agents). Results are the same, and one can go on with what the other began.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="local|auto|HOST:PORT",
-        help="With `--engine ray`: `local` starts a cluster on this machine for the time being (unless given), `auto` "
-        "finds the one that `ray start` began, `HOST:PORT` is where one is.",
+        help="With `--engine ray`: `local`, the default, starts a cluster on this machine for this run, `auto` finds "
+        "the one that `ray start` began, `HOST:PORT` is where one is.",
     ),
 ]
 Shards = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="With `--engine ray`: spread each network over so many processes, for networks too large for one machine; "
-        "cells then run one after another. 1 unless given.",
+        help="With `--engine ray`: spread each network over this many processes, for networks too large for one "
+        "machine; cells then run one after another. By default 1.",
     ),
 ]
 GpusPerShard = Annotated[
@@ -57,7 +90,7 @@ GpusPerShard = Annotated[
     typer.Option(
         metavar="G",
         help="With `--engine ray`: how many GPUs each cell, or each shard of one, has to itself, such as `1`, or "
-        "`0.25` for four on one GPU. Unless given none, and cells run on cores.",
+        "`0.25` for four on one GPU. By default none, and cells run on CPU cores.",
     ),
 ]
 
@@ -81,6 +114,100 @@ def as_options(cluster: RayCluster | None) -> list[str]:
     options = ["--engine", "ray", "--address", cluster.address]
     options += ["--shards", str(cluster.shards)] if cluster.shards > 1 else []
     return options + (["--gpus-per-shard", f"{cluster.gpus_per_shard:g}"] if cluster.gpus_per_shard else [])
+
+
+def with_run_options(*, without: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Expand the parameter `options: RunSettings` of a command into one option for each field of `RunOptions`.
+
+    The command gets those that were typed; all others are the configuration file's, or the defaults.
+    """
+
+    def expanded(command: Command) -> Command:
+        fields = [one for one in option_fields() if one.name not in without]
+
+        @wraps(command)
+        def wrapped(**given: Any) -> Any:
+            typed = {one.name: given.pop(one.name) for one in fields}
+            return command(**given, options={name: value for name, value in typed.items() if value is not None})
+
+        signature = inspect.signature(command, eval_str=True)
+        added: list[inspect.Parameter] = []
+        for one in fields:
+            kind: Any = option_types()[one.name][0]
+            about = typer.Option(help=one.metadata["help"], metavar=one.metadata["metavar"], show_default=False)
+            note = Annotated[kind | None, about]
+            added.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=note))
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            kept = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters += added if parameter.name == "options" else [kept]
+        wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+        return cast(Command, wrapped)
+
+    return expanded
+
+
+def check_local(options: RunSettings, cluster: RayCluster | None) -> None:
+    """Refuse options that a cluster has no use for."""
+    for one in option_fields():
+        if cluster is not None and one.metadata["local"] and options.get(one.name) not in (None, one.default):
+            option = f"--{one.name.replace('_', '-')}"
+            raise BadInput(f"{option} is for rounds played by this process; leave it out, or leave out --engine ray")
+
+
+def check_folder(out: Path | None, resume: bool, overwrite: bool) -> None:
+    for option, given in (("--resume", resume), ("--overwrite", overwrite)):
+        if given and out is None:
+            raise BadInput(f"{option} needs --out, the folder it is about")
+
+
+def look_for_data_in(data: Path | None) -> None:
+    if data is not None:
+        os.environ["VARANGIAN_DATA"] = str(data)
+
+
+def asked_for(
+    what: str,
+    rules: Sequence[str] | None,
+    attacks: Sequence[str] | None,
+    byzantine: Sequence[str] | None,
+    seeds: int | None,
+    rounds: int | None,
+    settings: Sequence[str] | None,
+    options: Mapping[str, Any],
+    cluster: RayCluster | None,
+) -> dict[str, Any]:
+    """The arguments of `plan_for`: those of the configuration file, if one is named, and what was typed over them.
+
+    Args:
+        what: A study or a configuration file.
+        rules: Names, some of which may hold several, separated by commas.
+        attacks: The same of attacks.
+        byzantine: How many agents are Byzantine, as text.
+        seeds: How many seeds.
+        rounds: How many rounds.
+        settings: Settings of the study, as `key=value`.
+        options: The options of a run that were typed.
+        cluster: The cluster to run on.
+    """
+    check_local(cast(RunSettings, options), cluster)
+    stored: dict[str, Any] = experiments.config.from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
+    for one in option_fields():
+        if cluster is not None and one.metadata["local"] and not one.metadata["changes_results"]:
+            stored.pop(one.name, None)  # as in the file of a run that began without a cluster
+    given: dict[str, Any] = {
+        "rules": experiments.spec.parted(rules or ()),
+        "attacks": experiments.spec.parted(attacks or ()),
+        "byzantine": [experiments.config.read_byzantine(value) for value in byzantine or ()],
+        "seeds": seeds,
+        "rounds": rounds,
+        **options,
+    }
+    stored |= {name: value for name, value in given.items() if value not in (None, [])}
+    stored["settings"] = {**stored.get("settings", {}), **dict(map(pair, settings or ()))}
+    check_local(cast(RunSettings, stored), cluster)
+    return stored
 
 
 def pair(text: str) -> tuple[str, str]:

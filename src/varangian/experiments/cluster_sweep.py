@@ -17,7 +17,7 @@ from varangian.engine.cluster.progress import Writer, board
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.errors import BadInput
-from varangian.experiments import sweep
+from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, file_of, keep, play
 from varangian.experiments.config import Plan
 from varangian.experiments.process_pool import Lost
 
@@ -28,22 +28,31 @@ def spread(
     cluster: RayCluster,
     *,
     resume: bool,
-    begin: Callable[[sweep.Cell], object],
+    begin: Callable[[Cell], object],
     advance: Callable[[int], object],
-    watchers: Sequence[sweep.Watcher],
+    watchers: Sequence[Watcher],
 ) -> dict[str, xr.Dataset]:
-    """What came of every cell, by its key. Cells that the folder holds are not run, those that finish are put there.
+    """The result of every cell, by its key. Cells that the folder holds are not run; those that finish are put there.
 
-    Cells that are alike are run once. Rounds are played elsewhere: watchers hear how many, and nothing else of them.
+    Cells with the same key run once. Rounds are played elsewhere: watchers hear only how many.
+
+    Args:
+        plan: What to run.
+        folder: Where to keep finished cells and checkpoints.
+        cluster: Where to run.
+        resume: Use what the folder holds.
+        begin: Called with each cell that begins.
+        advance: Called with the number of rounds played since the last call.
+        watchers: Who follows the sweep from cell to cell.
     """
-    cluster.check_device(plan.device)
-    alike: dict[str, list[sweep.Cell]] = {}
-    for cell in sweep.cells(plan):
+    cluster.check_device(plan.options.device)
+    alike: dict[str, list[Cell]] = {}
+    for cell in cells(plan):
         alike.setdefault(cell.key, []).append(cell)
     of_cell = plan.study.rounds * plan.seeds
     done: dict[str, xr.Dataset] = {}
 
-    def started(cell: sweep.Cell) -> None:
+    def started(cell: Cell) -> None:
         begin(cell)
         for watcher in watchers:
             watcher.begin(cell)  # who watches rounds here would see none
@@ -58,10 +67,10 @@ def spread(
                 watcher.finish(cell, result)
 
     for key, (first, *_) in alike.items():
-        if folder and resume and sweep.file_of(folder, first).exists():
+        if folder and resume and file_of(folder, first).exists():
             started(first)
             advance(of_cell)
-            finish(key, results.load(sweep.file_of(folder, first)))
+            finish(key, results.load(file_of(folder, first)))
     left = [first for key, (first, *_) in alike.items() if key not in done]
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,16 +89,16 @@ def spread(
                 if isinstance(came, Lost):
                     raise BadInput(f"{cell}: {came}; what had finished is kept")
                 if folder:
-                    sweep.keep(came, folder, cell)
+                    keep(came, folder, cell)
                 reader.finish(cell.key)
                 finish(cell.key, came)
     return done
 
 
-def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: sweep.Cell) -> xr.Dataset:
+def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> xr.Dataset:
     """Run a cell on one core. Where this machine sees the run folder, an interrupted cell leaves a checkpoint there,
     and goes on from one that another process left."""
     torch.set_num_threads(1)
     near = folder if folder is not None and folder.is_dir() else None
-    told = sweep.SeedsProgress(Writer(writers_board, cell.key))
-    return sweep.play(plan, cell, near, resume=True, callbacks=[told])
+    told = SeedsProgress(Writer(writers_board, cell.key))
+    return play(plan, cell, near, resume=True, callbacks=[told])

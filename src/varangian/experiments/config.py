@@ -1,6 +1,6 @@
 """What to run: a study, and every combination of rules, attacks, numbers of Byzantine agents and seeds.
 
-A plan is what a configuration file says, and what the command line adds to it; nothing in it is unknown or misspelt.
+A plan holds what a configuration file says and what the command line adds to it. An unknown name is an error.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -21,7 +21,9 @@ from varangian.core import memory
 from varangian.core.draws import Draws
 from varangian.core.models.low_precision import Coarse
 from varangian.core.scene import Byzantine, chosen
+from varangian.engine.compute.compile import check_compiler
 from varangian.engine.device import chosen_device, chosen_dtype
+from varangian.engine.options import RunOptions, RunSettings, option_types, takes_run_options
 from varangian.errors import BadInput, unknown
 from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
@@ -38,10 +40,7 @@ class Plan:
     attacks: tuple[str, ...] = ()
     byzantine: tuple[Byzantine, ...] = ()
     seeds: int = 1
-    device: str = "auto"
-    dtype: str = "float32"
-    judge_dtype: str | None = None
-    memory: str | None = None
+    options: RunOptions = field(default_factory=RunOptions)
 
     @property
     def usual_attacks(self) -> dict[str, AnyAttack]:
@@ -57,6 +56,7 @@ class Plan:
         return made(name, "attack", catalogue(attacks), self.usual_attacks, within=either)
 
 
+@takes_run_options
 def plan_for(
     study: str,
     *,
@@ -66,12 +66,20 @@ def plan_for(
     seeds: int = 1,
     rounds: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
-    judge_dtype: str | None = None,
-    memory: str | None = None,
+    **options: Unpack[RunSettings],
 ) -> Plan:
-    """A checked plan; what is not given is the study's own."""
+    """A plan. What is not given is the study's own.
+
+    Args:
+        study: The name of a study.
+        rules: Names of rules. By default those of the paper's figures.
+        attacks: Names of attacks. By default the study's first.
+        byzantine: How many agents are Byzantine, each as a number, a share or a list of agents.
+        seeds: `seeds=5` means seeds 0 … 4.
+        rounds: How many rounds to play.
+        settings: Settings of the study, by name.
+        **options: The fields of `RunOptions`.
+    """
     offered = catalogue(studies)
     if study not in offered:
         raise unknown("study", study, offered)
@@ -90,10 +98,7 @@ def plan_for(
         byzantine=tuple(dict.fromkeys(b if isinstance(b, int | float) else tuple(b) for b in byzantine))
         or value.byzantine,
         seeds=seeds,
-        device=device,
-        dtype=dtype,
-        judge_dtype=judge_dtype,
-        memory=memory,
+        options=RunOptions.of(options),
     )
 
 
@@ -107,20 +112,23 @@ def with_rounds(study: Any, rounds: int) -> Study:
 
 
 def check(plan: Plan) -> None:
-    """Make everything once, so that whatever cannot work is said before anything is written."""
+    """Make everything once, so that what cannot work is an error before anything is written."""
+    options = plan.options
     settings = settings_of(plan.study)
     rounds = settings.get("rounds", settings.get("max_rounds"))
     if rounds is not None and rounds < 1:
         raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
-    with memory.budget(plan.memory):
+    with memory.budget(options.memory):
         scene = plan.study.scene(0)
-        place, number = chosen_device(plan.device, [scene]), chosen_dtype(plan.dtype)
+        place, number = chosen_device(options.device, [scene]), chosen_dtype(options.dtype)
         for name in plan.rules:
             recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
             needed = memory.of_run([scene], plan.rule(name), recorded, number, any(plan.byzantine))
             memory.check(needed, f"{plan.study.name} with {name}", place)
-    if plan.judge_dtype is not None:
-        Coarse.of(scene.task.model, plan.judge_dtype)
+    if options.judge_dtype is not None:
+        Coarse.of(scene.task.model, options.judge_dtype)
+    if options.compile:
+        check_compiler()
     draws = Draws.of(0, scene.task.agents)
     counts: dict[int, Byzantine] = {}
     for byzantine in plan.byzantine:
@@ -146,10 +154,7 @@ def as_toml(plan: Plan) -> str:
         "attacks": list(plan.attacks),
         "byzantine": list(plan.byzantine),
         "seeds": plan.seeds,
-        "device": plan.device,
-        "dtype": plan.dtype,
-        "judge_dtype": plan.judge_dtype,
-        "memory": plan.memory,
+        **asdict(plan.options),
     }
     lines = [f"{name} = {_toml(value)}" for name, value in top.items() if value is not None]
     settings = {name: value for name, value in settings_of(plan.study).items() if value is not None}
@@ -166,6 +171,20 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+_KEYS: dict[str, tuple[type, ...]] = {
+    "study": (str,),
+    "rules": (list,),
+    "attacks": (list,),
+    "byzantine": (list,),
+    "seeds": (int,),
+    "rounds": (int,),
+    "settings": (dict,),
+    **option_types(),
+}
+"""What a configuration file may hold, and of which type."""
+_WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a table"}
+
+
 def from_toml(path: Path) -> dict[str, Any]:
     """The arguments of `plan_for` that a configuration file holds."""
     try:
@@ -174,13 +193,11 @@ def from_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a configuration file: {error}") from error
-    known = {"study": str, "device": str, "dtype": str, "seeds": int, "rounds": int, "settings": dict}
-    known |= {"judge_dtype": str, "memory": str, "rules": list, "attacks": list, "byzantine": list}
     for name, value in stored.items():
-        if name not in known:
-            raise unknown(f"key in {path}:", name, known)
-        if not isinstance(value, known[name]) or isinstance(value, bool):
-            raise BadInput(f"{path}: {name} takes a {known[name].__name__}, but got {value!r}")
+        if name not in _KEYS:
+            raise unknown(f"key in {path}:", name, _KEYS)
+        if not isinstance(value, _KEYS[name]) or (isinstance(value, bool) and bool not in _KEYS[name]):
+            raise BadInput(f"{path}: {name} takes {_WORDS[_KEYS[name][0]]}, but got {value!r}")
     if "study" not in stored:
         raise BadInput(f'{path} names no study; add a line such as study = "target-localization"')
     for name in ("rules", "attacks"):

@@ -1,25 +1,18 @@
-"""The paper again: its studies at its settings, its figures, and its numbers beside ours."""
+"""The paper again: its studies at its settings, and its numbers beside ours."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import xarray as xr
 
-from varangian.core.batches import Batches
 from varangian.engine import results
-from varangian.engine.cluster import Engine
+from varangian.engine.options import RunSettings
 from varangian.errors import unknown
-from varangian.experiments import sweep
 from varangian.experiments.config import DEFAULT_RULES, Plan, plan_for
-from varangian.report.folder import write_folder
-from varangian.report.paper import draw_paper_figures
-from varangian.studies.digits import GroupTwo, digits
 
 PAPER = ("target-localization", "human-activity", "digits")
 
@@ -58,8 +51,8 @@ FAST: dict[str, dict[str, Any]] = {
 """What `--fast` changes: shorter, smaller, fewer seeds and numbers of Byzantine agents; the conclusions stay."""
 
 
-def plan_of(study: str, fast: bool, device: str = "auto") -> Plan:
-    """All rules and all numbers of Byzantine agents, 5 seeds (3 for digits); less of everything where it is fast."""
+def plan_of(study: str, fast: bool, **options: Unpack[RunSettings]) -> Plan:
+    """All rules and all numbers of Byzantine agents, 5 seeds (3 for digits); less of everything with `fast`."""
     known = (*PAPER, "school")
     if study not in known:
         raise unknown("study", study, known)
@@ -71,47 +64,8 @@ def plan_of(study: str, fast: bool, device: str = "auto") -> Plan:
         byzantine=short.get("byzantine", ()),
         seeds=seeds,
         settings=short.get("settings"),
-        device=device,
+        **options,
     )
-
-
-def reproduce(
-    plan: Plan,
-    folder: Path,
-    *,
-    watchers: Sequence[sweep.Watcher] = (),
-    engine: Engine | None = None,
-) -> xr.Dataset:
-    """Run a study into its folder, going on where an earlier try stopped, and draw its figures."""
-    resume = (folder / sweep.UNFINISHED).exists()
-    sweep.open_folder(folder, plan, resume)
-    metrics = sweep.sweep(plan, folder, resume=resume, watchers=watchers, engine=engine)
-    write_folder(metrics, folder)
-    draw_paper_figures(metrics, folder)
-    if isinstance(plan.study, digits):
-        _draw_samples(plan.study, folder)
-    sweep.close_folder(folder)
-    return metrics
-
-
-_SECOND_SET: dict[GroupTwo, str] = {
-    "synthetic": "our rendering",
-    "mnist-m": "MNIST-M in grey",
-    "kaggle": "the paper's set from Kaggle",
-}
-
-
-def _draw_samples(study: digits, folder: Path) -> None:
-    from varangian.report.figures import save_figure
-    from varangian.report.paper import sample_digits
-
-    stream = study.scene(0).task.stream
-    if not isinstance(stream, Batches):
-        return
-    pool = stream.pool
-    sets = [(pool.x[pool.members[agent, :24], 0] * 255).byte().numpy() for agent in (0, study.agents_per_group)]
-    titles = ["Group 1: MNIST", f"Group 2: {_SECOND_SET[study.group2]}"]
-    save_figure(sample_digits(sets, titles), folder / "figures" / "figure-7")
 
 
 def comparison(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
@@ -150,17 +104,3 @@ def by_seed(cell: xr.Dataset, metric: str, group: int | None = None) -> np.ndarr
 def _shown(values: np.ndarray[Any, Any], metric: str) -> str:
     mean, spread = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return f"{100 * mean:.1f} ± {100 * spread:.1f} %" if "accuracy" in metric else f"{mean:.3g} ± {spread:.1g}"
-
-
-def write_comparison(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """`table.csv` and `table.md`: ours ± sd | published."""
-    if not rows:
-        return
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    heads = list(rows[0])
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(str(row[head]) for head in heads) + " |" for row in rows]
-    (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varangian.errors import BadInput, unknown
@@ -44,6 +44,23 @@ def tidied(text: str) -> str:
     """
     name, colon, parameters = text.strip().partition(":")
     return name.strip().replace("_", "-") + colon + parameters
+
+
+def parted(texts: Sequence[str]) -> list[str]:
+    """The names in texts that may hold several, separated by commas; a comma before `key=` belongs to a parameter.
+
+    >>> parted(["alone,sleeper:until=5,then=uniform:low=1,high=2,silent", "average"])
+    ['alone', 'sleeper:until=5,then=uniform:low=1,high=2', 'silent', 'average']
+    """
+    names: list[str] = []
+    for text in texts:
+        first = len(names)
+        for piece in filter(None, map(str.strip, text.split(","))):
+            if "=" in piece.partition(":")[0] and len(names) > first:
+                names[-1] += f",{piece}"
+            else:
+                names.append(piece)
+    return names
 
 
 def made(

@@ -1,22 +1,29 @@
-"""What a run folder shows its reader.
+"""What a run folder shows its reader: tables, figures, the page, and the files they are written to.
 
 Figures are imported when first asked for: matplotlib takes longer to import than a table takes to print.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from varangian.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from varangian.report import folder as folder
+    from varangian.report import live as live
+    from varangian.report import paper as paper
+    from varangian.report import standings as standings
+    from varangian.report import table as table
+    from varangian.report import tensorboard as tensorboard
+    from varangian.report import terminal as terminal
+    from varangian.report import tournament as tournament
     from varangian.report.figures import curves as curves
     from varangian.report.figures import draw_figures as draw_figures
     from varangian.report.figures import network as network
 
-__all__ = ["curves", "draw_figures", "network"]
+_MEMBERS = {"curves": "figures", "draw_figures": "figures", "network": "figures"}
+_MODULES = ("folder", "live", "paper", "standings", "table", "tensorboard", "terminal", "tournament")
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("varangian.report.figures"), name)
-    raise AttributeError(f"module 'varangian.report' has no attribute {name!r}")
+__all__ = [*_MEMBERS, *_MODULES]
+__getattr__, __dir__ = lazy(__name__, members=_MEMBERS, modules={name: name for name in _MODULES})

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from varangian import studies
+from varangian.engine.options import RunOptions, option_types
+from varangian.errors import BadInput
 from varangian.experiments.spec import catalogue, settings_of
 
 
 def command_of(config: str, out: str) -> str | None:
-    """The command line that means the same as a configuration file; none for a study that is not known here.
+    """The command line that means the same as a configuration file; None for a study that is not known here.
 
     >>> print(command_of('study = "school"\\nrules = ["alone"]\\nseeds = 2\\n[settings]\\nbatch = 5', "again"))
     varangian run school --rule alone --seeds 2 --set batch=5 --out again
@@ -28,9 +30,13 @@ def command_of(config: str, out: str) -> str | None:
     for option, name in (("--rule", "rules"), ("--attack", "attacks"), ("--byzantine", "byzantine")):
         for value in stored.get(name, []):
             words += [option, _typed(value, ",")]
-    for name, usual in (("seeds", 1), ("rounds", None), ("device", "auto"), ("dtype", "float32")):
+    for name, usual in (("seeds", 1), ("rounds", None)):
         if stored.get(name, usual) != usual:
             words += [f"--{name}", str(stored[name])]
+    try:
+        words += RunOptions.of({name: stored[name] for name in option_types() if name in stored}).words
+    except BadInput:
+        return None
     words += _settings(stored.get("settings", {}), settings_of(offered[stored["study"]]()))
     return shlex.join([*words, "--out", out])
 

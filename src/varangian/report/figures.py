@@ -53,6 +53,14 @@ def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     return written
 
 
+def figure_names(metrics: xr.Dataset) -> list[str]:
+    """The names of all figures that `draw_figures` may have written for these metrics, without endings."""
+    own = str(metrics.attrs.get("metric", "loss"))
+    drawn = [metric for metric in dict.fromkeys((own, *WORTH_SEEING)) if metric in metrics]
+    groups = [f"{metric}-group-{_as_file_name(group)}" for metric in drawn for group in _groups(metrics)]
+    return [*drawn, *groups, "network"]
+
+
 def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
     """The first seed's network: agents where they stand (on a circle if nowhere), coloured by group, liars crossed.
 

@@ -1,46 +1,80 @@
-"""A run folder's files, from its metrics."""
+"""The files of a run folder, made from its metrics."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import xarray as xr
 
 from varangian.engine import results
 from varangian.errors import BadInput
-from varangian.experiments.sweep import write_summary
-from varangian.report.figures import draw_figures
+from varangian.experiments.folder_state import FINISHED
+from varangian.experiments.run_folder import RunFolder, recover, writing
+from varangian.experiments.summary import write_summary
+from varangian.report.figures import draw_figures, figure_names
 from varangian.report.page import write_page
+from varangian.report.paper import paper_figure_names
 from varangian.report.source import read_runs, run_of
 
 
-def write_folder(metrics: xr.Dataset, folder: Path) -> None:
-    """`metrics.nc`, `summary.csv`, `figures/` and `report.html`."""
-    results.save(metrics, folder / "metrics.nc")
-    write_summary(metrics, folder / "summary.csv")
-    draw_figures(metrics, folder)
+def write_folder(metrics: xr.Dataset, folder: Path, name: str | None = None) -> list[Path]:
+    """`metrics.nc`, `summary.csv`, `figures/` and `report.html`; returns the files written.
+
+    The report calls the run by the name of its folder, or by another name.
+    """
+    written = [folder / "metrics.nc", folder / "summary.csv"]
+    results.save(metrics, written[0])
+    write_summary(metrics, written[1])
+    written += draw_figures(metrics, folder)
     try:
-        write_page([run_of(metrics, folder)], folder / "report.html")
+        write_page([run_of(metrics, folder, name)], folder / "report.html")
+        written.append(folder / "report.html")
     except ModuleNotFoundError as error:  # a machine to compute on may do without
-        warnings.warn(f"report.html is left out: {error}; make it later with varangian report {folder}", stacklevel=2)
+        warnings.warn(f"report.html is left out: {error}; make it later with `varangian report`", stacklevel=2)
+    return written
+
+
+def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = ()) -> None:
+    """Write the results of a run and put them in place, with other files that were written to `place.result`."""
+    written = write_folder(metrics, place.result, place.folder.resolve().name)
+    place.commit([*written, *more], earlier_files(place.folder))
+
+
+def earlier_files(folder: Path) -> list[str]:
+    """The files in a folder that a run or a tournament of ours has written there; other files are not ours."""
+    names = ["config.toml", "report.html", "tensorboard", *FINISHED["run"]]
+    if (folder / "tournament.jsonl").exists():
+        names += [*FINISHED["tournament"], "tournament.md", "tournament.png"]
+    if (folder / "metrics.nc").exists():
+        try:
+            with xr.open_dataset(folder / "metrics.nc") as metrics:
+                stems = [*figure_names(metrics), *paper_figure_names(metrics)]
+        except (OSError, ValueError, KeyError, TypeError):  # not to be read any more: its figures stay
+            stems = []
+        names += [f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "pdf")]
+    return [name for name in names if (folder / name).exists()]
 
 
 def report(folders: Sequence[Path], out: Path | None = None) -> list[Path]:
-    """Make the report of one folder again, or of several beside each other; returns what was written.
+    """Make the report of one folder again, or of several beside each other; returns the files written.
 
-    A single folder's goes into it, with its figures where its metrics are there; `out` names another file.
+    The report of a single folder goes into it, with its figures where its metrics are there; `out` names another file.
     """
     if out is None and len(folders) > 1:
         raise BadInput("a report on several folders belongs to none of them; say where it goes with --out FILE")
+    for folder in folders:
+        recover(folder)
     runs = read_runs(folders)
     path = out if out is not None else folders[0] / "report.html"
     written = [path]
     try:
-        write_page(runs, path)
-        if out is None and len(runs) == 1 and runs[0].metrics is not None:
-            written += draw_figures(runs[0].metrics, folders[0])
+        with writing(folders[0]) if out is None else nullcontext():
+            write_page(runs, path)
+            if out is None and len(runs) == 1 and runs[0].metrics is not None:
+                written += draw_figures(runs[0].metrics, folders[0])
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}") from error
     return written

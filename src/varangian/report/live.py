@@ -19,8 +19,8 @@ from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
+from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan, as_toml
-from varangian.experiments.sweep import Cell, cells
 from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
 from varangian.report.command import command_of
 from varangian.report.pack import packed

@@ -1,20 +1,25 @@
-"""The paper's figures, one file each, from the metrics of its studies."""
+"""The paper's figures, one file each, from the metrics of its studies, and the table of its numbers beside ours."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from varangian.core.batches import Batches
+from varangian.core.files import whole
 from varangian.engine.results import Array
 from varangian.report.curve_figure import draw_curve, label_of, legend_below, scale_axis
 from varangian.report.figures import network, save_figure
 from varangian.report.spread import looks_of, spread, time_of
+from varangian.studies.digits import GroupTwo, digits
+from varangian.studies.study import Study
 
 
 class Panel(NamedTuple):
@@ -51,7 +56,7 @@ FIGURES: dict[str, dict[str, list[Panel]]] = {
 
 
 def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
-    """Write the figures of the paper that this study has into `folder`/figures; returns the files written."""
+    """Write the figures of the paper that these metrics allow into `folder`/figures; returns the files written."""
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
     counts = set(metrics["byzantine"].values.tolist())
@@ -63,6 +68,13 @@ def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     if metrics.attrs["study"] == "target-localization":
         written += save_figure(network(metrics), target / "figure-1-network")
     return written
+
+
+def paper_figure_names(metrics: xr.Dataset) -> list[str]:
+    """The names of all figures of the paper that this study may have, without endings."""
+    study = metrics.attrs.get("study")
+    more = {"target-localization": ["figure-1-network"], "digits": ["figure-7"]}
+    return [*FIGURES.get(str(study), {}), *more.get(str(study), [])]
 
 
 def paper_figure(metrics: xr.Dataset, panels: Sequence[Panel]) -> Figure:
@@ -104,3 +116,36 @@ def sample_digits(images: Sequence[Array], titles: Sequence[str], columns: int =
         ax.set_title(title, fontsize=10.5, loc="left")
         ax.set_axis_off()
     return figure
+
+
+_SECOND_SET: dict[GroupTwo, str] = {
+    "synthetic": "our rendering",
+    "mnist-m": "MNIST-M in grey",
+    "kaggle": "the paper's set from Kaggle",
+}
+
+
+def draw_samples(study: Study, folder: Path) -> list[Path]:
+    """Write Figure 7, digits of both groups, into `folder`/figures, for the study that has them."""
+    stream = study.scene(0).task.stream if isinstance(study, digits) else None
+    if not isinstance(study, digits) or not isinstance(stream, Batches):
+        return []
+    pool = stream.pool
+    sets = [(pool.x[pool.members[agent, :24], 0] * 255).byte().numpy() for agent in (0, study.agents_per_group)]
+    titles = ["Group 1: MNIST", f"Group 2: {_SECOND_SET[study.group2]}"]
+    return save_figure(sample_digits(sets, titles), folder / "figures" / "figure-7")
+
+
+def write_comparison(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """`table.csv` and `table.md`: our numbers ± standard deviation beside the published ones."""
+    if not rows:
+        return
+    heads = list(rows[0])
+    with whole(folder / "table.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, heads)
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(str(row[head]) for head in heads) + " |" for row in rows]
+    with whole(folder / "table.md") as path:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -10,10 +10,11 @@ from typing import Any
 
 from varangian import __version__
 from varangian.engine.results import UNWEIGHED, higher_is_better, metrics_of
+from varangian.experiments.summary import headline
 from varangian.report.cells import cell_tree, detail_of, network_tree
 from varangian.report.source import Run
 from varangian.report.spread import BYZANTINE, GROUPS, Look, is_logarithmic, looks_of_rules
-from varangian.report.table import Entry, Row, Scenario, compared, headline, number, scenario_of
+from varangian.report.table import Entry, Row, Scenario, compared, number, scenario_of
 
 Tree = dict[str, Any]
 

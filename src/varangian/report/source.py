@@ -11,7 +11,7 @@ import xarray as xr
 
 from varangian.engine import results
 from varangian.errors import BadInput
-from varangian.experiments.sweep import summary_rows
+from varangian.experiments.summary import summary_rows
 from varangian.report.command import command_of
 from varangian.report.table import Row
 
@@ -37,10 +37,10 @@ class Run:
         return str(self.rows[0]["study"])
 
 
-def run_of(metrics: xr.Dataset, folder: Path) -> Run:
-    """A run just made, or read from its folder."""
-    config = _config(folder)
-    return Run(folder.name, list(summary_rows(metrics)), metrics, config, command_of(config, f"{folder.name}-again"))
+def run_of(metrics: xr.Dataset, folder: Path, name: str | None = None) -> Run:
+    """A run just made, or read from its folder, by the folder's name or another."""
+    config, name = _config(folder), name or folder.name
+    return Run(name, list(summary_rows(metrics)), metrics, config, command_of(config, f"{name}-again"))
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:

@@ -1,38 +1,17 @@
-"""A tournament as files and as a table: `tournament.csv`, `tournament.md`, `tournament.png`."""
+"""The outcome of a tournament in words and numbers: rows, a table in Markdown, a table on the terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from varangian.core.files import whole
 from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
 
 
-def write_standings(standings: Standings, folder: Path) -> None:
-    """Every outcome as a row, a table for people, and the picture."""
-    from varangian.report.heatmap import draw_heatmap
-
-    rows = list(csv_rows(standings))
-    with whole(folder / "tournament.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    with whole(folder / "tournament.md") as path:
-        path.write_text(markdown(standings), encoding="utf-8")
-    picture = io.BytesIO()
-    draw_heatmap(standings).savefig(picture, format="png", dpi=150)
-    with whole(folder / "tournament.png") as path:
-        path.write_bytes(picture.getvalue())
-
-
 def csv_rows(standings: Standings) -> Iterator[dict[str, Any]]:
-    """One row an outcome; differences to no cooperation are paired by seed."""
+    """One row per outcome; differences to no cooperation are paired by seed."""
     for outcome in standings.outcomes:
         yield {
             "rule": outcome.rule,

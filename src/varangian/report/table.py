@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from varangian.engine.results import UNWEIGHED, higher_is_better
+from varangian.experiments.summary import headline
 
 Row = dict[str, Any]
-PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
 ALONE = "alone"
 """The rule every other is held against: no cooperation."""
 
@@ -43,11 +43,6 @@ class Entry:
     """The mean less that of no cooperation, seed by seed, and its standard error."""
     gain_error: float = math.nan
     best: bool = False
-
-
-def headline(rows: Sequence[Row]) -> str:
-    """The metric to compare rules by: what is known exactly before what is estimated."""
-    return next(metric for metric in PREFERRED if f"{metric}_mean" in rows[0])
 
 
 def scenario_of(row: Row) -> Scenario:

@@ -18,21 +18,22 @@ from varangian.engine.results import UNWEIGHED, higher_is_better
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
-from varangian.experiments.sweep import Cell
+from varangian.experiments.cells import Cell
 
 POINTS = 500
 """About so many rounds of a run are written: reading a number makes a GPU wait."""
 
 
+def check_installed() -> None:
+    if find_spec("tensorboard") is None:
+        raise BadInput("--tensorboard needs the package tensorboard; install it with: pip install tensorboard")
+
+
 @dataclass(frozen=True)
 class TensorBoard:
-    """Follows a sweep, a folder a cell: mean and worst of normal agents, of every seed."""
+    """Follows a sweep, with one folder per cell: mean and worst of normal agents, for every seed."""
 
     folder: Path
-
-    def __post_init__(self) -> None:
-        if find_spec("tensorboard") is None:
-            raise BadInput("--tensorboard needs the package tensorboard; install it with: pip install tensorboard")
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
         return [Scalars(self.folder / cell.key)]

@@ -21,9 +21,10 @@ from varangian.engine.callbacks import Callback
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
+from varangian.experiments.cells import Cell, cells, count_of
 from varangian.experiments.config import Plan
-from varangian.experiments.sweep import Cell, cells, count_of
-from varangian.report.table import PREFERRED, headline, number
+from varangian.experiments.summary import PREFERRED, headline
+from varangian.report.table import number
 
 LOOK = 0.5
 """Seconds between two looks at the numbers: each makes a GPU wait."""
@@ -35,7 +36,7 @@ class Rate(ProgressColumn):
 
 
 class Terminal:
-    """Follows a sweep: a live display on a terminal, a line a cell elsewhere."""
+    """Follows a sweep: a live display on a terminal, one line per cell elsewhere."""
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)

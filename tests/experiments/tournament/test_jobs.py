@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tournaments import first_tournament, room, small, values_of
 
 from varangian import BadInput
+from varangian.experiments.cells import Cell
+from varangian.experiments.folder_state import UNFINISHED
 from varangian.experiments.process_pool import Lost, in_processes
-from varangian.experiments.sweep import Cell
 from varangian.experiments.tournament.entries import enter
 from varangian.experiments.tournament.log import FILE
 from varangian.experiments.tournament.run import compete
 from varangian.experiments.tournament.standings import Standings
+from varangian.report.tournament import compete_into
 
 torch.set_num_threads(1)
 
@@ -72,21 +75,26 @@ def test_one_job_a_core_and_one_a_gpu(device: str, jobs: int, monkeypatch: pytes
     assert room.usual_jobs(small()) == jobs
 
 
-def test_an_interrupt_leaves_a_folder_to_go_on_with(tmp_path: Path) -> None:
+def finished_cells(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in folder.glob(f"{UNFINISHED}/*/result/{FILE}") for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_path: Path) -> None:
     asked = ["tournament", "target-localization", "--set", "agents=12", "--rounds", "2000", "--seeds", "1"]
     asked += ["--rules", "average,loss-based", "--byzantine", "3", "--jobs", "2", "--out", str(tmp_path / "left")]
     command = [sys.executable, "-m", "varangian", *asked]
     running = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    ledger = tmp_path / "left" / FILE
     until = time.monotonic() + 60
-    while not (ledger.exists() and ledger.read_text()) and running.poll() is None and time.monotonic() < until:
+    while not finished_cells(tmp_path / "left") and running.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
-    os.kill(running.pid, signal.SIGINT)
+    os.kill(running.pid, kill)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
-    assert "interrupted; give the same command to go on" in said
+    assert "interrupted; to go on, give the same command with --resume" in said
     until = time.monotonic() + 10
     while alive(running.pid) and time.monotonic() < until:  # the last ones may be on their way out
         time.sleep(0.02)
@@ -100,7 +108,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compete(contest, tmp_path / "left", resume=True, begin=begin)
-    finished = [json.loads(line) for line in ledger.read_text().splitlines()]
+        compete_into(contest, tmp_path / "left", resume=True, begin=begin)
+    finished = finished_cells(tmp_path / "left")
     assert 0 < len(finished) < len(contest.cells)
     assert (begun[0].rule, begun[0].attack) not in {(line["rule"], line["attack"]) for line in finished}

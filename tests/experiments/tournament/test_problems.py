@@ -12,8 +12,9 @@ import xarray as xr
 from tournaments import recorded_calls, rows_of, small, without_pictures
 
 from varangian import BadInput, rules
-from varangian.experiments.sweep import Cell
+from varangian.experiments.cells import Cell
 from varangian.experiments.tournament.run import compete
+from varangian.report.tournament import compete_into
 
 torch.set_num_threads(1)
 
@@ -39,7 +40,7 @@ class too_large:
 @pytest.mark.usefixtures("no_picture")
 def test_a_cell_that_cannot_work_does_not_end_the_tournament(tmp_path: Path, calls: list[xr.Dataset]) -> None:
     contest = small(rules=[too_large(), "average"], attacks=["silent", "pulling:point=1/2/3"])
-    found = compete(contest, tmp_path)
+    found = compete_into(contest, tmp_path)
     reason = "not applicable: an exact search over 10⁹ subsets is too large"
     problems = {(each.rule, each.attack, each.byzantine): each.problem for each in found.outcomes if each.problem}
     pulled = "not applicable: pulling's point has 3 coordinates, but models have 2 that travel"
@@ -58,7 +59,7 @@ def test_a_cell_that_cannot_work_does_not_end_the_tournament(tmp_path: Path, cal
     assert "| too-large | n/a | n/a | n/a |  |" in text
     assert f"- too-large, too-large under silent (3 Byzantine): {reason}" in text
     count = len(calls)
-    compete(contest, tmp_path)
+    compete_into(contest, tmp_path, resume=True)
     assert len(calls) == count, "what cannot work is not tried again"
 
 
@@ -66,8 +67,8 @@ def test_a_cell_that_cannot_work_does_not_end_the_tournament(tmp_path: Path, cal
 def test_what_failed_is_tried_again(tmp_path: Path) -> None:
     contest = small(rules=[too_large(error="mistake")], attacks=["silent"], byzantine=[3])
     begun: list[Cell] = []
-    for _ in range(2):
-        found = compete(contest, tmp_path, begin=begun.append)
+    for resume in (False, True):
+        found = compete_into(contest, tmp_path, resume=resume, begin=begun.append)
         assert found.outcomes[1].problem.startswith(f"failed: ZeroDivisionError: oh ({Path(__file__).name}:")
     assert begun == [*contest.cells, contest.cells[1]]
 

@@ -16,11 +16,11 @@ from tournaments import ATTACKS, RULES, first_tournament, recorded_calls, room, 
 
 import varangian
 from varangian import BadInput, attacks, rules
-from varangian.cli.tournament import parted
 from varangian.experiments import sweep
+from varangian.experiments.cells import Cell
 from varangian.experiments.config import plan_for
-from varangian.experiments.spec import catalogue
-from varangian.experiments.sweep import Cell
+from varangian.experiments.spec import catalogue, parted
+from varangian.experiments.summary import write_summary
 from varangian.experiments.tournament.entries import enter, name_of
 from varangian.experiments.tournament.run import compete, play
 from varangian.experiments.tournament.standings import Standings
@@ -34,7 +34,7 @@ standings = pytest.fixture(scope="module")(first_tournament)
 def test_values_are_those_of_a_run(standings: tuple[Path, Standings], tmp_path: Path) -> None:
     about: dict[str, Any] = {"seeds": 2, "rounds": 30, "settings": {"agents": 12}}
     plan = plan_for("target-localization", rules=("alone", *RULES), attacks=ATTACKS, byzantine=[0, 3], **about)
-    rows = sweep.write_summary(sweep.sweep(plan, None), tmp_path / "summary.csv")
+    rows = write_summary(sweep.sweep(plan, None), tmp_path / "summary.csv")
     checked = 0
     for outcome in standings[1].outcomes:
         same = [row for row in rows if (row["rule"], row["byzantine"]) == (outcome.rule, outcome.byzantine)]

@@ -6,16 +6,17 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.core.draws import Draws
 from varangian.core.scene import Byzantine, chosen
+from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.errors import BadInput
+from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
 from varangian.experiments.spec import catalogue, settings_of, tidied
-from varangian.experiments.sweep import Cell
 from varangian.experiments.tournament.standings import REFERENCE
 from varangian.studies.study import Study
 
@@ -50,7 +51,7 @@ class Contest:
 
     @property
     def cells(self) -> list[Cell]:
-        """No cooperation first, once for each number of Byzantine agents; without these, no attack is like another."""
+        """No cooperation first, once for each number of Byzantine agents; without these, all attacks coincide."""
         plan = self.plan
         reference = [Cell(REFERENCE, "", count) for count in plan.byzantine]
         calm = [Cell(rule, "", 0) for rule in plan.rules[1:] if 0 in plan.byzantine]
@@ -58,6 +59,7 @@ class Contest:
         return reference + calm + hostile
 
 
+@takes_run_options
 def enter(
     study: str | Study,
     *,
@@ -67,19 +69,31 @@ def enter(
     seeds: int = 5,
     rounds: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
+    **options: Unpack[RunSettings],
 ) -> Contest:
-    """A checked contest. Rules and attacks are names or values; `all` stands for all there are."""
+    """A checked contest.
+
+    Args:
+        study: The name of a study, or a study.
+        rules: Names or values; `all` stands for all there are.
+        attacks: Names or values; `all` stands for all there are.
+        byzantine: How many agents are Byzantine, each as a number, a share or a list of agents.
+        seeds: `seeds=5` means seeds 0 … 4.
+        rounds: How many rounds to play. By default the study's own number.
+        settings: Settings of a study that is given by its name.
+        **options: The fields of `RunOptions`.
+    """
+    chosen_options = RunOptions.of(options)
+    if chosen_options.record_every is not None:
+        raise BadInput("a tournament records the end of each run and nothing else; leave record_every out")
     if isinstance(study, str):
-        about: dict[str, Any] = {"byzantine": byzantine, "settings": settings, "device": device, "dtype": dtype}
-        plan = plan_for(study, seeds=seeds, rounds=rounds, **about)
+        plan = plan_for(study, byzantine=byzantine, seeds=seeds, rounds=rounds, settings=settings, **options)
     else:
         if settings:
             raise BadInput("a study given as a value has its settings already; leave settings out")
         value = study if rounds is None else with_rounds(study, rounds)
         counted = tuple(b if isinstance(b, int | float) else tuple(b) for b in byzantine) or study.byzantine
-        plan = Plan(value, byzantine=counted, seeds=seeds, device=device, dtype=dtype)
+        plan = Plan(value, byzantine=counted, seeds=seeds, options=chosen_options)
     own: dict[str, Any] = {}
     named_rules = _names(rules, rule_room, plan.rule, own)
     named_attacks = _names(attacks, attack_room, plan.attack, own)

@@ -1,10 +1,8 @@
-"""What a tournament has finished, a line a cell, written as it finishes: whoever stops it loses the cell at hand."""
+"""What a tournament has finished, one line per cell, written as it finishes: a stop loses only the running cells."""
 
 from __future__ import annotations
 
 import json
-import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +10,19 @@ from typing import Any
 
 from varangian import __version__
 from varangian.core.files import whole
-from varangian.errors import BadInput
-from varangian.experiments.config import Plan, as_toml
-from varangian.experiments.sweep import Cell, count_of
+from varangian.experiments.cells import Cell, count_of
 
 FILE = "tournament.jsonl"
-CONTESTANTS = ("rules", "attacks", "byzantine")
-"""What may change in a folder from one time to the next: finished cells of others are left as they are."""
-
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a cell: a row a seed as in `summary.csv`, or what was in the way."""
+    """The result of a cell: one row per seed as in `summary.csv`, or why there is none."""
 
     rows: tuple[dict[str, Any], ...] = ()
     problem: str = ""
-    """`not applicable: …` where it cannot work, `failed: …` where it should have and did not."""
+    """`not applicable: …` where the cell cannot work, `failed: …` where it should have worked."""
 
     @property
     def failed(self) -> bool:
@@ -38,35 +31,17 @@ class Played:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The finished cells of a folder."""
+    """The finished cells of a tournament."""
 
     file: Path
     played: Mapping[Key, Played]
 
     @staticmethod
-    def open(folder: Path, plan: Plan, resume: bool) -> Ledger:
-        """Make the folder, or take it up; one that holds anything but a tournament of these settings is refused."""
-        file, config = folder / FILE, folder / "config.toml"
-        try:
-            if folder.exists() and not folder.is_dir():
-                raise BadInput(f"{folder} is a file; --out names a folder")
-            if not file.exists():
-                if folder.exists() and any(folder.iterdir()):
-                    raise BadInput(f"{folder} is not empty and holds no tournament; name another folder")
-                if resume:
-                    raise BadInput(f"{folder} holds no tournament to resume; leave --resume out")
-            elif config.exists():
-                _check_same(config, plan)
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(13, "Permission denied")
-            lines = _whole_lines(file)
-            with whole(file) as kept:  # a line that a kill cut short is gone, so that the next begins anew
-                kept.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            with whole(config) as new:
-                new.write_text(as_toml(plan), encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"{folder} cannot be written to: {error.strerror}") from error
+    def open(file: Path, earlier: Path | None = None) -> Ledger:
+        """Make the file, or go on with it; a new one begins with what an earlier one holds."""
+        lines = _whole_lines(file if file.exists() or earlier is None else earlier)
+        with whole(file) as kept:  # without a line that a kill cut short, so that the next starts a line of its own
+            kept.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return Ledger(file, dict(_read(line) for line in lines if json.loads(line)["version"] == __version__))
 
     def add(self, key: Key, cell: Cell, played: Played) -> None:
@@ -75,23 +50,6 @@ class Ledger:
         kept = {"version": __version__, "key": key, "problem": played.problem, "rows": played.rows}
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about | kept, ensure_ascii=False) + "\n")
-
-
-def _check_same(config: Path, plan: Plan) -> None:
-    try:
-        stored = tomllib.loads(config.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{config} is not a configuration file: {error}") from error
-    asked = tomllib.loads(as_toml(plan))
-    other = [name for name in dict.fromkeys((*stored, *asked)) if stored.get(name) != asked.get(name)]
-    if "settings" in other:
-        before, now = stored.get("settings", {}), asked["settings"]
-        other += [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
-    other = [name for name in other if name not in (*CONTESTANTS, "settings")]
-    if other:
-        raise BadInput(
-            f"{config.parent} holds a tournament with another {', another '.join(other)}; name another folder"
-        )
 
 
 def _whole_lines(file: Path) -> list[str]:

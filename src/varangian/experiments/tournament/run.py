@@ -1,7 +1,6 @@
-"""Every rule against every attack, measured against no cooperation: which rule to use, and what breaks it.
+"""Play every rule against every attack, and no cooperation beside them.
 
-A tournament measures only the end of each run, keeps what it has finished, and never plays it again: give it the same
-folder and it goes on, also with more rules, attacks and numbers of Byzantine agents than before.
+A tournament measures only the end of each run. What its log holds is not played again.
 """
 
 from __future__ import annotations
@@ -10,35 +9,35 @@ import os
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, RayCluster, chosen
+from varangian.engine.cluster.progress import Writer, board
+from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
+from varangian.experiments.cells import Cell, SeedsProgress
 from varangian.experiments.process_pool import Lost, in_processes
-from varangian.experiments.sweep import Cell, SeedsProgress
-from varangian.experiments.tournament.entries import ALL, Contest, enter
+from varangian.experiments.summary import headline
+from varangian.experiments.tournament.entries import Contest
 from varangian.experiments.tournament.log import Key, Ledger, Played
 from varangian.experiments.tournament.standings import REFERENCE, Outcome, Standings
-from varangian.report.table import headline
-from varangian.studies.study import Study
 
 
 @dataclass(frozen=True)
 class OnlyTheEnd:
-    """Has a recorder that notes the last round alone note all those that `results.final` looks at, and no weights."""
+    """Has a recorder that would record only the last round record all that `results.final` needs, and no weights."""
 
     rounds: int
 
@@ -53,11 +52,13 @@ class OnlyTheEnd:
 
 
 def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), cluster: RayCluster | None = None) -> Played:
-    """Run one cell, with its network spread over the shards of a cluster if there is one; whatever is wrong with it is
-    its result, and no concern of the other cells."""
+    """Run one cell, with its network spread over the shards of a cluster if there is one.
+
+    An error is the result of this cell, and does not stop the others.
+    """
     plan = contest.plan
     watching, every = [OnlyTheEnd(contest.rounds), *callbacks], contest.rounds
-    if cluster is not None:  # nobody can look at rounds there, so all are noted of which the last fifth is needed
+    if cluster is not None:  # callbacks see no rounds there, so all rounds are recorded
         watching, every = [*callbacks], max(1, contest.agents * contest.rounds // 10**7)
     try:
         result = simulate(
@@ -67,11 +68,9 @@ def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), clust
             byzantine=cell.byzantine,
             rounds=contest.rounds,
             seeds=plan.seeds,
-            device=plan.device,
-            dtype=plan.dtype,
             callbacks=watching,
-            record_every=every,
             engine=cluster,
+            **{**asdict(plan.options), "record_every": every},
         )
         return Played(tuple(results.summary(result)))
     except BadInput as error:
@@ -87,38 +86,46 @@ def _one_line(error: Exception) -> str:
 
 
 def usual_jobs(contest: Contest) -> int:
-    """One on a GPU, which runs one thing at a time; else one a core."""
+    """One on a GPU, which runs one thing at a time; else one per core."""
     scene = contest.plan.study.scene(0)
     together = min(contest.plan.seeds, seeds_at_once(scene))
-    if chosen_device(contest.plan.device, [scene] * together).type == "cuda":
+    if chosen_device(contest.plan.options.device, [scene] * together).type == "cuda":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def check_jobs(jobs: int) -> None:
+    if jobs < 1:
+        raise BadInput(f"cells are run by at least one job, but jobs is {jobs}")
+
+
 def compete(
     contest: Contest,
-    folder: Path | None = None,
+    ledger: Ledger | None = None,
     *,
-    resume: bool = False,
     jobs: int = 1,
     begin: Callable[[Cell], object] = lambda cell: None,
     advance: Callable[[int], object] = lambda rounds: None,
     engine: Engine | None = None,
 ) -> Standings:
-    """Play all cells that the folder does not hold yet, keeping each as it finishes, and write what came of all."""
-    if jobs < 1:
-        raise BadInput(f"cells are run by at least one job, but jobs is {jobs}")
-    ledger = Ledger.open(folder, contest.plan, resume) if folder else None
-    done: dict[Cell, Played] = {}
-    keys = {cell: _key(contest, cell) for cell in contest.cells}
-    for cell, key in keys.items():
-        if ledger and key in ledger.played:
-            done[cell] = ledger.played[key]
-            advance(contest.rounds * contest.plan.seeds)
+    """Play all cells that the log does not hold yet.
+
+    Args:
+        contest: Who meets whom.
+        ledger: The log that keeps each cell as it finishes.
+        jobs: How many processes run cells at the same time.
+        begin: Called with each cell that begins.
+        advance: Called with the number of rounds played since the last call, all seeds counted.
+        engine: A Ray cluster to run on, instead of processes of this machine.
+    """
+    check_jobs(jobs)
+    keys = {cell: key_of(contest, cell) for cell in contest.cells}
+    done = {cell: ledger.played[key] for cell, key in keys.items() if ledger and key in ledger.played}
+    advance(contest.rounds * contest.plan.seeds * len(done))
     left = [cell for cell in keys if cell not in done]
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
-        cluster.check_device(contest.plan.device)
+        cluster.check_device(contest.plan.options.device)
         playing = _played_elsewhere(contest, left, cluster, begin, advance)
     else:
         playing = _played(contest, left, 1 if cluster else min(jobs, len(left)), begin, advance, cluster)
@@ -127,15 +134,10 @@ def compete(
             done[cell] = played
             if ledger and not played.failed:
                 ledger.add(keys[cell], cell, played)
-    standings = tally(contest, done)
-    if folder:
-        from varangian.report.standings import write_standings
-
-        write_standings(standings, folder)
-    return standings
+    return tally(contest, done)
 
 
-def _key(contest: Contest, cell: Cell) -> Key:
+def key_of(contest: Contest, cell: Cell) -> Key:
     """Everything that decides a cell's numbers besides what is the same for the whole folder."""
 
     def told(name: str, value: Callable[[str], Any]) -> str:
@@ -175,10 +177,7 @@ def _played_elsewhere(
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
-    """The same on a Ray cluster, a cell a task."""
-    from varangian.engine.cluster.progress import board
-    from varangian.engine.cluster.task_pool import in_tasks
-
+    """The same on a Ray cluster, one task per cell."""
     with cluster.connected(), board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
         with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
@@ -188,14 +187,12 @@ def _played_elsewhere(
 
 
 def _play_on_one_thread(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
-    """As many processes as cores leave a thread to each."""
+    """With one process per core, each has one thread."""
     torch.set_num_threads(1)
     return play(contest, cell, callbacks)
 
 
 def _play_and_tell(contest: Contest, board: Any, cell: Cell) -> Played:
-    from varangian.engine.cluster.progress import Writer
-
     return _play_on_one_thread(contest, cell, [SeedsProgress(Writer(board, cell.key))])
 
 
@@ -227,35 +224,3 @@ def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
-
-
-def tournament(
-    study: str | Study,
-    *,
-    rules: Sequence[Any] = (ALL,),
-    attacks: Sequence[Any] = (ALL,),
-    byzantine: Sequence[Byzantine] = (),
-    seeds: int = 5,
-    rounds: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
-    folder: Path | str | None = None,
-    jobs: int = 1,
-    engine: Engine | None = None,
-) -> Standings:
-    """Every rule against every attack, each as a name or as a value (one of your own, too); by default all there are.
-
-    With `folder`, what is finished is kept there and not played again, and `tournament.csv`, `.md` and `.png` tell
-    what came of it. With `jobs`, cells are run in so many processes, which must be able to import what they run; with
-    `engine=RayCluster(...)` on a Ray cluster, whose machines must be able to.
-
-    >>> from varangian import rules
-    >>> some = {"attacks": ["sign-flip", "silent"], "byzantine": [3], "seeds": 2, "settings": {"agents": 10}}
-    >>> standings = tournament("target-localization", rules=["average", rules.loss_based()], rounds=50, **some)
-    >>> standings.worst("average", 3).attack
-    'sign-flip'
-    """
-    about: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "settings": settings, "device": device, "dtype": dtype}
-    contest = enter(study, rules=rules, attacks=attacks, byzantine=byzantine, **about)
-    return compete(contest, None if folder is None else Path(folder), jobs=jobs, engine=engine)

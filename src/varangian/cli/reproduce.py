@@ -1,0 +1,111 @@
+"""`varangian reproduce`: the paper's figures and tables."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import varangian
+from varangian import experiments, report
+from varangian.cli.options import (
+    Address,
+    Data,
+    Engine,
+    GpusPerShard,
+    Overwrite,
+    Quiet,
+    Resume,
+    Shards,
+    check_local,
+    engine_of,
+    look_for_data_in,
+    with_run_options,
+)
+from varangian.cli.signals import connected
+from varangian.engine.cluster import RayCluster
+from varangian.engine.options import RunSettings
+from varangian.errors import BadInput
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from varangian.experiments.config import Plan
+
+
+@with_run_options()
+def reproduce(
+    studies: Annotated[
+        list[str] | None, typer.Argument(metavar="[STUDY…|all]", help="Which studies. By default the paper's three.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Minutes instead of hours: shorter, smaller, fewer seeds.")
+    ] = False,
+    options: RunSettings = {},  # noqa: B006
+    data: Data = None,
+    out: Annotated[Path, typer.Option(help="Where to put a folder for each study, and the table.")] = Path(
+        "runs/reproduce"
+    ),
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    engine: Engine = "local",
+    address: Address = None,
+    shards: Shards = None,
+    gpus_per_shard: GpusPerShard = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make the paper's figures and tables: every study, rule and number of Byzantine agents, at the paper's settings.
+
+    Every study gets a run folder with the paper's figures in it; `table.md` puts our numbers beside the published ones.
+    After an interrupt, give the same command with `--resume`: finished studies and finished cells are kept.
+    """
+    cluster = engine_of(engine, address, shards, gpus_per_shard)
+    check_local(options, cluster)
+    look_for_data_in(data)
+    paper = experiments.reproduce
+    names = [name for asked in studies or ["all"] for name in (paper.PAPER if asked == "all" else (asked,))]
+    plans = [paper.plan_of(name, fast, **options) for name in dict.fromkeys(names)]
+    for plan in plans:
+        experiments.config.check(plan)
+    begun = [bool(experiments.folder_state.held(out / plan.study.name)) for plan in plans]
+    if resume and not any(begun):
+        raise BadInput(f"{out} holds no study to resume; leave --resume out")
+    rows: list[dict[str, Any]] = []
+    try:
+        with connected(cluster):
+            for plan, here in zip(plans, begun, strict=True):  # before hours of work on the first of them
+                experiments.run_folder.check(out / plan.study.name, plan, resume=resume and here, overwrite=overwrite)
+            for plan, here in zip(plans, begun, strict=True):
+                metrics = _reproduced(plan, out / plan.study.name, resume and here, overwrite, cluster, quiet)
+                rows += paper.comparison(metrics)
+    except KeyboardInterrupt:
+        print("varangian: interrupted; to go on, give the same command with --resume", file=sys.stderr)
+        raise
+    report.paper.write_comparison(rows, out)
+    if rows and not quiet:
+        print(f"Ours beside the published numbers: {out}/table.md")
+
+
+def _reproduced(
+    plan: Plan, folder: Path, resume: bool, overwrite: bool, cluster: RayCluster | None, quiet: bool
+) -> xr.Dataset:
+    """Run a study into its folder, and draw its figures; a finished one is read."""
+    with experiments.run_folder.opened(folder, plan, resume=resume, overwrite=overwrite) as place:
+        if place.finished:
+            metrics = varangian.load(folder / "metrics.nc")
+        else:
+            with nullcontext() if quiet else report.terminal.Terminal(plan) as terminal:
+                watchers = [] if terminal is None else [terminal]
+                metrics = experiments.sweep.sweep(
+                    plan, place.cells, resume=place.resumed, watchers=watchers, engine=cluster
+                )
+            figures = report.paper.draw_paper_figures(metrics, place.result)
+            figures += report.paper.draw_samples(plan.study, place.result)
+            report.folder.finish(place, metrics, figures)
+    if not quiet:
+        report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
+        print(f"{'Finished before, in' if place.finished else 'Written to'} {folder}")
+    return metrics

@@ -1,0 +1,164 @@
+"""`varangian run`: every combination of rules, attacks, numbers of Byzantine agents and seeds on a study."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import varangian
+from varangian import experiments, report
+from varangian.cli.options import (
+    Address,
+    Attacks,
+    Byzantine,
+    Data,
+    Engine,
+    GpusPerShard,
+    Overwrite,
+    Quiet,
+    Resume,
+    Rounds,
+    Rules,
+    Seeds,
+    Settings,
+    Shards,
+    What,
+    as_options,
+    asked_for,
+    check_folder,
+    engine_of,
+    look_for_data_in,
+    with_run_options,
+)
+from varangian.cli.signals import connected
+from varangian.engine.cluster import RayCluster
+from varangian.engine.options import RunSettings
+from varangian.errors import BadInput
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from varangian.experiments.cells import Watcher
+    from varangian.experiments.config import Plan
+    from varangian.experiments.run_folder import RunFolder
+    from varangian.report.live import Live
+
+
+@with_run_options()
+def run(
+    what: What,
+    rule: Rules = None,
+    attack: Attacks = None,
+    byzantine: Byzantine = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    set_: Settings = None,
+    options: RunSettings = {},  # noqa: B006
+    data: Data = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder: configuration, metrics, summary, figures, report.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the report on this machine while the run goes on.")
+    ] = False,
+    live_port: Annotated[int | None, typer.Option(help="Where to serve it. By default on a free port.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write --out/tensorboard too.")] = False,
+    engine: Engine = "local",
+    address: Address = None,
+    shards: Shards = None,
+    gpus_per_shard: GpusPerShard = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
+
+    Options given more than once are swept. What is not given is the study's own, as in the paper.
+
+        varangian run target-localization --rule alone --rule loss-based --byzantine 20 --seeds 5 --out runs/first
+
+        varangian run runs/first/config.toml --out runs/again
+
+        varangian run runs/first/config.toml --out runs/again --engine ray --address auto --overwrite
+    """
+    cluster = engine_of(engine, address, shards, gpus_per_shard)
+    if tensorboard and cluster is not None:
+        raise BadInput("--tensorboard watches rounds played by this process; leave it out, or leave out --engine ray")
+    check_folder(out, resume, overwrite)
+    if tensorboard and out is None:
+        raise BadInput("--tensorboard needs --out, the folder to write to")
+    if tensorboard:
+        report.tensorboard.check_installed()
+    look_for_data_in(data)
+    asked = asked_for(what, rule, attack, byzantine, seeds, rounds, set_, options, cluster)
+    plan = experiments.config.plan_for(**asked)
+    experiments.config.check(plan)
+    try:
+        port = live_port or 0 if live or live_port is not None else None
+        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster)
+    except KeyboardInterrupt:
+        said = "varangian: interrupted"
+        if out is not None:
+            config = experiments.run_folder.config_to_resume(out, plan)
+            again = ["varangian", "run", str(config), "--resume", "--out", str(out)]
+            again += ["--data", str(data)] if data is not None else []
+            said += f"; go on with: {shlex.join(again + as_options(cluster))}"
+        print(said, file=sys.stderr)
+        raise
+
+
+def _run(
+    plan: Plan,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    quiet: bool,
+    port: int | None,
+    tensorboard: bool,
+    cluster: RayCluster | None,
+) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(connected(cluster))  # first, so that nothing is written where there is no cluster
+        live = None if port is None else report.live.Live(plan, port)
+        place = None
+        if out is not None:
+            opened = experiments.run_folder.opened(out, plan, resume=resume, overwrite=overwrite)
+            place = stack.enter_context(opened)
+        if out is not None and place is not None and place.finished:
+            metrics = varangian.load(out / "metrics.nc")
+        else:
+            metrics = _swept(plan, place, quiet, live, tensorboard, cluster)
+        if not quiet:
+            report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
+        if place is not None and not place.finished:
+            report.folder.finish(place, metrics)
+        if place is not None and not quiet:
+            files = "config.toml, metrics.nc, summary.csv, figures/, report.html"
+            print(f"{'Finished before, in' if place.finished else 'Written to'} {out}: {files}")
+
+
+def _swept(
+    plan: Plan,
+    place: RunFolder | None,
+    quiet: bool,
+    live: Live | None,
+    tensorboard: bool,
+    cluster: RayCluster | None,
+) -> xr.Dataset:
+    """What all cells gave, while people watch."""
+    with ExitStack() as stack:
+        watchers: list[Watcher] = []
+        if tensorboard and place is not None:
+            watchers.append(report.tensorboard.TensorBoard(place.tensorboard))
+        if live is not None:
+            watchers.append(stack.enter_context(live))
+            print(f"Follow the run at {live.url}", file=sys.stderr, flush=True)
+        if not quiet:
+            watchers.append(stack.enter_context(report.terminal.Terminal(plan)))
+        cells, resume = (None, False) if place is None else (place.cells, place.resumed)
+        return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster)

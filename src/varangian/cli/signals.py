@@ -1,0 +1,32 @@
+"""SIGTERM, with which schedulers end a program, does what Ctrl-C does: a checkpoint is saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from varangian.engine.cluster import RayCluster
+
+
+@contextmanager
+def terminate_is_interrupt() -> Iterator[None]:
+    """Within this block SIGTERM raises KeyboardInterrupt."""
+    before = signal.getsignal(signal.SIGTERM)
+    # Only the main thread may say what a signal does, and who started us may want it ignored.
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+@contextmanager
+def connected(cluster: RayCluster | None) -> Iterator[None]:
+    """Be connected to a cluster, if one is given. Ray takes SIGTERM for itself, so it is taken back."""
+    with nullcontext() if cluster is None else cluster.connected(), terminate_is_interrupt():
+        yield

@@ -1,0 +1,106 @@
+"""One writer at a time in a folder: a file `.lock` that names the process which writes there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from varangian.errors import BadInput
+
+try:
+    import fcntl
+except ImportError:  # not a Unix system
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only one who writes to a folder; where another process does, that is bad input.
+
+    The system drops the lock of a process that dies, so nobody has to remove it by hand.
+    """
+    path = folder / LOCK
+    handle = _taken(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that another process writes to; nothing is changed in it."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return  # nobody has locked it; who may not write there is told later
+    try:
+        if not _lock(handle):
+            raise _busy(folder / LOCK)
+    finally:
+        os.close(handle)
+
+
+def _taken(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _lock(handle):
+                raise _busy(path)
+            if _is_still(handle, path):
+                os.truncate(handle, 0)
+                os.write(handle, f"{os.getpid()} {socket.gethostname()}\n".encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its last owner has removed this file meanwhile
+
+
+def _is_still(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file; False where another process has."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without locks
+    number, host = _owner(os.pread(handle, 300, 0))
+    return not number or (host == socket.gethostname() and not _is_alive(number))
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # asking would end it; the message says which file to remove
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _owner(text: bytes) -> tuple[int, str]:
+    number, _, host = text.decode(errors="replace").strip().partition(" ")
+    return int(number) if number.isdigit() else 0, host
+
+
+def _busy(path: Path) -> BadInput:
+    number, host = _owner(path.read_bytes()) if path.exists() else (0, "")
+    who = f"process {number} on {host}" if number else "another process"
+    return BadInput(f"{path.parent} is in use by {who}; wait until it ends, or name another folder")

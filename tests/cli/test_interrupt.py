@@ -1,0 +1,84 @@
+"""Runs that are interrupted say how to go on, and go on to the same bits."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import ONE, SMALL, Said, assert_same_bits, varangian_
+
+STOPPING = """
+import sys, time
+import varangian.engine.recorder, varangian.experiments.cells
+from varangian.cli import main
+
+calls = 0
+
+def stopping(inner):
+    def wrapped(*args):
+        global calls
+        calls += 1
+        if calls == 25:
+            print("now", flush=True)
+            time.sleep(60)
+        return inner(*args)
+    return wrapped
+
+if sys.argv.pop(1) == "between":
+    varangian.experiments.cells.SeedsProgress.round = stopping(varangian.experiments.cells.SeedsProgress.round)
+else:
+    varangian.engine.recorder.measure = stopping(varangian.engine.recorder.measure)
+main()
+"""
+RESUMED = (*SMALL, "--rounds", 20, "--rule", "average", "--rule", "loss-based", "--byzantine", 3, "--seeds", 2)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    "when",
+    [
+        "between",
+        "within",
+    ],
+)
+def test_an_interrupted_run_goes_on_to_the_same_bits(when: str, tmp_path: Path) -> None:
+    """Interrupted by a signal from outside, between two rounds of the second cell or while one is recorded."""
+    folder = tmp_path / "a folder"
+    command = [sys.executable, "-c", STOPPING, when, "run", *map(str, RESUMED), "--out", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    *_, last = err.splitlines()
+    assert last == f"varangian: interrupted; go on with: varangian run '{folder}/config.toml' --resume --out '{folder}'"
+    assert [path for path in folder.rglob("*") if path.suffix == ".checkpoint"]
+    assert len([path for path in folder.rglob("*.nc") if path.parent.name == "cells"]) == 1
+    assert not (folder / "summary.csv").exists()
+    resumed = varangian_("run", folder / "config.toml", "--resume", "--out", folder)
+    assert resumed.status == 0, resumed.err
+    assert {path.name for path in folder.iterdir()} == {"config.toml", "metrics.nc", "summary.csv", "report.html"}
+    assert varangian_("run", *RESUMED, "--out", tmp_path / "whole").status == 0
+    assert_same_bits(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stage", ["varangian.experiments.cells.simulate", "varangian.report.folder.write_folder"])
+def test_an_interrupt_at_any_stage_says_how_to_go_on(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage, interrupted)
+    data = tmp_path / "data"
+    said = varangian_("run", *ONE, "--out", tmp_path / "run", "--data", data, "-q")
+    assert said.status == 130
+    again = f"varangian run {tmp_path}/run/config.toml --resume --out {tmp_path}/run --data {data}"
+    assert said.err == f"varangian: interrupted; go on with: {again}\n"
+    if stage == "varangian.experiments.cells.simulate":
+        assert varangian_("run", *ONE, "-q") == Said(130, "", "varangian: interrupted\n")
