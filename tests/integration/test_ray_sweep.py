@@ -30,13 +30,17 @@ from varangian import BadInput, RayCluster, cli, rules
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster.task_pool import in_tasks
+from varangian.engine.options import RunOptions
 from varangian.experiments import sweep
-from varangian.experiments.config import Plan, plan_for
+from varangian.experiments.cells import Cell, cells, play
+from varangian.experiments.config import Plan, as_toml, plan_for
+from varangian.experiments.folder_state import UNFINISHED
 from varangian.experiments.process_pool import Lost
-from varangian.experiments.sweep import UNFINISHED, Cell, cells
+from varangian.experiments.summary import write_summary
 from varangian.experiments.tournament.entries import Contest, enter
 from varangian.experiments.tournament.run import compete
 from varangian.report.terminal import Terminal
+from varangian.report.tournament import compete_into
 
 ray = pytest.importorskip("ray")
 torch.set_num_threads(1)
@@ -118,7 +122,7 @@ def test_a_sweep_on_ray_is_the_sweep_here(tmp_path: Path) -> None:
     assert all(there[name].dtype == here[name].dtype for name in here.variables)
     assert sum(rounds) == len(cells(plan)) * plan.study.rounds * plan.seeds
     assert sorted(watching.heard) == sorted(f"{what} {cell}" for what in ("begin", "finish") for cell in cells(plan))
-    kept = sorted(path.name for path in (tmp_path / UNFINISHED).iterdir())
+    kept = sorted(path.name for path in tmp_path.iterdir())
     assert kept == sorted({f"{cell.key}.nc" for cell in cells(plan)}), "each once, and no checkpoint"
 
 
@@ -126,7 +130,7 @@ def test_a_sweep_on_ray_is_the_sweep_here(tmp_path: Path) -> None:
 def test_what_was_begun_here_goes_on_there_and_nothing_finished_is_run_again(tmp_path: Path) -> None:
     plan = small()
     whole = sweep.sweep(plan, tmp_path)
-    first, *others = (tmp_path / UNFINISHED / f"{cell.key}.nc" for cell in cells(plan))
+    first, *others = (tmp_path / f"{cell.key}.nc" for cell in cells(plan))
     results.save(results.load(first).assign(seconds=("seed", [1234.5, 1234.5])), first)
     for other in others:
         other.unlink()
@@ -161,7 +165,7 @@ def test_a_tournament_on_ray_is_the_tournament_here(tmp_path: Path) -> None:
 
     rounds: list[int] = []
     entered = contest(stubborn(), stubborn(broken=True))
-    there = compete(entered, tmp_path / "there", advance=rounds.append, engine=HERE)
+    there = compete_into(entered, tmp_path / "there", advance=rounds.append, engine=HERE)
     assert repr(values_of(there)) == repr(values_of(compete(entered)))  # nan is not itself
     assert sum(rounds) == len(entered.cells) * 20 * 2
     problems = {outcome.problem.partition(":")[0] for outcome in there.outcomes}
@@ -234,7 +238,7 @@ def test_a_cell_that_cannot_be_computed_ends_the_sweep_with_one_line(tmp_path: P
     plan = faulty(**{name: getattr(usual, name) for name in usual.__dataclass_fields__})
     with pytest.raises(BadInput, match=r"^average, 0 Byzantine: an average of nothing$"):
         sweep.sweep(plan, tmp_path, engine=HERE)
-    finished = {path.name for path in (tmp_path / UNFINISHED).glob("*.nc")}
+    finished = {path.name for path in tmp_path.glob("*.nc")}
     assert finished <= {f"{cell.key}.nc" for cell in cells(plan)[:2]}
     found = sweep.sweep(usual, tmp_path, resume=True, engine=HERE)
     xr.testing.assert_identical(untimed(found), untimed(sweep.sweep(usual, None)))
@@ -269,22 +273,26 @@ def read(folder: Path) -> list[dict[str, str]]:
         return [{**row, "seconds": ""} for row in csv.DictReader(file)]
 
 
-def test_an_interrupt_leaves_a_folder_to_go_on_with(cluster: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, cluster: str, tmp_path: Path) -> None:
     """A cluster of its own at first, which ends with it; the one of this process when it goes on."""
     out = tmp_path / "run"
     plan = small(rules=["alone", "loss-based", "loss-based:keep=all"], byzantine=[3], rounds=3000)
     out.mkdir()
-    (tmp_path / "config.toml").write_text(sweep.as_toml(plan), encoding="utf-8")
+    (tmp_path / "config.toml").write_text(as_toml(plan), encoding="utf-8")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # What Ray has put into the environment of this process is about this process's cluster.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     asked = command(str(tmp_path / "config.toml"), "--out", str(out))
     with subprocess.Popen(asked, start_new_session=True, env=clean, **pipes) as running:
         until = time.monotonic() + 60
-        while not list((out / UNFINISHED).glob("*.nc")) and time.monotonic() < until and running.poll() is None:
+        while not list((out / UNFINISHED).glob("*/cells/*.nc")) and time.monotonic() < until and running.poll() is None:
             time.sleep(0.05)
         time.sleep(0.5)  # the next cell has begun by then, and is far from its end
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: everybody hears it
+        if kill == signal.SIGINT:
+            os.killpg(running.pid, kill)  # as a terminal does: everybody hears it
+        else:
+            running.send_signal(kill)
         told, warned = running.communicate(timeout=60)
     assert running.returncode == 130, warned
     assert told == ""
@@ -292,13 +300,13 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(cluster: str, tmp_path: Path
     assert lines[:-1] == [f"{cell} …" for cell in cells(plan)], "no word of Ray's own"
     assert lines[-1].startswith("varangian: interrupted; go on with: varangian run")
     assert lines[-1].endswith("--engine ray --address local")
-    finished = list((out / UNFINISHED).glob("*.nc"))
+    finished = list((out / UNFINISHED).glob("*/cells/*.nc"))
     assert 1 <= len(finished) < 3
-    assert list((out / UNFINISHED).glob("*/*.checkpoint")), "also of cells that were running"
+    assert list((out / UNFINISHED).glob("*/cells/*/*.checkpoint")), "also of cells that were running"
     again = command(str(out / "config.toml"), "--resume", "--out", str(out), "--quiet", address=cluster)
     done = subprocess.run(again, **pipes, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    sweep.write_summary(sweep.sweep(plan, None), tmp_path / "summary.csv")
+    write_summary(sweep.sweep(plan, None), tmp_path / "summary.csv")
     assert read(out) == read(tmp_path)
     assert not (out / UNFINISHED).exists()
 
@@ -387,7 +395,7 @@ def test_a_connection_that_was_there_is_left(cluster: str) -> None:
 
 def test_a_gpu_is_for_those_who_asked_for_one() -> None:
     with pytest.raises(BadInput, match="device cuda takes GPUs of the cluster; add --gpus-per-shard"):
-        sweep.sweep(replace(small(), device="cuda"), None, engine=HERE)
+        sweep.sweep(replace(small(), options=RunOptions(device="cuda")), None, engine=HERE)
 
 
 def test_one_display_for_the_whole_grid() -> None:
@@ -400,7 +408,7 @@ def test_one_display_for_the_whole_grid() -> None:
         terminal.follow({first: 20, second: 10})
         assert terminal.bar.tasks[0].completed == 30
         console.print(terminal.shown())
-        terminal.finish(first, sweep.play(plan, first, None, False, []))
+        terminal.finish(first, play(plan, first, None, False, []))
         assert terminal.bar.tasks[0].completed == 40 + 10
         terminal.follow({second: 30, third: 0})
         assert terminal.bar.tasks[0].completed == 40 + 30

@@ -161,8 +161,7 @@ def _prepare(place: RunFolder, kind: Kind, anew: bool, overwrite: bool) -> None:
     """Make the folders, and write the configuration where people look for it, if no other is there."""
     if anew:
         _remove_staging(place.staging)
-    place.cells.mkdir(parents=True, exist_ok=True)
-    place.result.mkdir(exist_ok=True)
+    place.result.mkdir(parents=True, exist_ok=True)
     if overwrite:
         (place.staging / OVERWRITE).touch()
     for config in (place.staging / CONFIG, place.result / CONFIG):
@@ -174,6 +173,7 @@ def _prepare(place: RunFolder, kind: Kind, anew: bool, overwrite: bool) -> None:
         copy = place.staging / "copy.toml"
         copy.write_text(place.text, encoding="utf-8")
         os.replace(copy, place.folder / CONFIG)
+    place.cells.mkdir(exist_ok=True)
 
 
 def _put_in_place(folder: Path, staging: Path) -> None:
@@ -217,13 +217,20 @@ def _remove(path: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish a move that a kill has cut short."""
-    left = [path.parent for path in (folder / UNFINISHED).glob(f"*/{JOURNAL}")]
-    if left:
-        with locked(folder):
-            for staging in left:
-                if (staging / JOURNAL).exists():
-                    _put_in_place(folder, staging)
+    """Finish a move that a kill has cut short, or the tidying up after it."""
+    places = list((folder / UNFINISHED).glob("*"))
+    if all((place / CONFIG).exists() and not (place / JOURNAL).exists() for place in places) and (
+        places or not (folder / UNFINISHED).exists()
+    ):
+        return
+    with locked(folder):
+        for place in places:
+            if (place / JOURNAL).exists():
+                _put_in_place(folder, place)
+            elif place.is_dir() and not (place / CONFIG).exists():
+                _remove_staging(place)
+        with suppress(OSError):  # something is unfinished
+            (folder / UNFINISHED).rmdir()
 
 
 def _flush(path: Path) -> None:
