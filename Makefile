@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/varangian run target-localization --seeds 5 \
 	    --rule alone --rule average --rule distance-based --rule loss-based:keep=all --rule loss-based \
-	    --byzantine 0 --byzantine 20 --byzantine 99 --out runs/demo
+	    --byzantine 0 --byzantine 20 --byzantine 99 --out runs/demo --overwrite
 
 test: lint types check
 
