@@ -33,7 +33,8 @@ from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for, with_threads
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.studies.digits import cnn
 

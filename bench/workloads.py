@@ -15,12 +15,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from varangian import attacks, rules, studies
+from varangian.core.execution import Execution
 from varangian.core.graph import Graph
 from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.compute.compile import compiling
 from varangian.engine.device import threads_for
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import World, prepare
 from varangian.studies.digits import cnn
 
@@ -68,7 +70,7 @@ def localization(agents: int, device: str = "cpu", seeds: int = 1) -> Workload:
         scenes = [Scene(study.task(seed), Graph.ring(agents, 5)) for seed in range(seeds)]
     else:
         scenes = [study.scene(seed) for seed in range(seeds)]
-    world = prepare(scenes, range(seeds), 0.2, torch.device(device), torch.float32)
+    world = prepare(scenes, range(seeds), 0.2, Execution(torch.device(device)), torch.float32)
     edges = sum(len(scene.graph.senders) for scene in scenes if isinstance(scene.graph, Graph))
     return Workload(
         f"localization, {agents:,} agents" + (f", {seeds} seeds" if seeds > 1 else ""),
@@ -137,4 +139,4 @@ def flops_of_cnn() -> int:
 
 
 def _world(scene: Scene, device: str, judge_dtype: str | None = None) -> World:
-    return prepare([scene], [0], 0.2, torch.device(device), torch.float32, judge_dtype)
+    return prepare([scene], [0], 0.2, Execution(torch.device(device)), torch.float32, judge_dtype)
