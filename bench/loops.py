@@ -1,4 +1,4 @@
-"""Rounds of the engine against the plain loops of `tests/reference.py`, on one thread.
+"""Rounds of the engine against the plain loops of `tests/helpers/reference.py`, on one thread.
 
 The engine runs in float32, as it comes, recording included; the loops in float64, which is all they know.
 """
@@ -20,7 +20,7 @@ from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 from reference import Network
 
 RULES: dict[str, Any] = {
