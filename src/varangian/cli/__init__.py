@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from varangian import __version__
 from varangian.cli.data import app as data_app
 from varangian.cli.listing import listing
 from varangian.cli.options import (
@@ -29,6 +28,7 @@ from varangian.cli.options import (
 )
 from varangian.cli.options import pair as _pair
 from varangian.cli.tournament import tournament
+from varangian.core.version import __version__
 from varangian.engine.cluster import RayCluster
 from varangian.errors import BadInput
 
