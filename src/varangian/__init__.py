@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from varangian.core.lazy import lazy
+from varangian.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from varangian import attacks as attacks
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from varangian.errors import BadInput as BadInput
     from varangian.report.tournament import tournament as tournament
     from varangian.studies import data as data
-
-__version__ = "0.1.0"
 
 _MEMBERS = {
     "BadInput": "errors",

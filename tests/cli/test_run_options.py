@@ -18,6 +18,7 @@ from varangian.engine.options import RunOptions, RunSettings, option_fields, opt
 from varangian.experiments import cells, config
 from varangian.experiments.config import Plan, as_toml, from_toml, plan_for
 from varangian.experiments.folder_state import fingerprint
+from varangian.experiments.tournament import entries
 from varangian.report.command import command_of
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,8 @@ def test_what_is_typed_goes_before_the_file(before: RunOptions, now: RunOptions)
 
 def test_a_tournament_and_a_reproduction_take_them_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plans: list[Plan] = []
-    monkeypatch.setattr(config, "check", lambda plan: None)
+    for module in (config, entries):
+        monkeypatch.setattr(module, "check", lambda plan: None)
 
     def reproduced(plan: Plan, *rest: object) -> xr.Dataset:
         plans.append(plan)
@@ -125,11 +127,10 @@ def test_a_run_on_a_cluster_drops_what_only_this_process_needs(monkeypatch: pyte
     plans: list[Plan] = []
     monkeypatch.setattr(config, "check", lambda plan: None)
     monkeypatch.setattr("varangian.cli.run._run", lambda plan, *rest: plans.append(plan))
-    (tmp_path / "plan.toml").write_text('study = "school"\nthreads = 3')
+    (tmp_path / "plan.toml").write_text('study = "school"\nthreads = 3\ncompile = true')
     assert varangian_("run", tmp_path / "plan.toml", "--engine", "ray") == Said(0, "", "")
     assert plans[0].options == RunOptions()
-    (tmp_path / "plan.toml").write_text('study = "school"\ncompile = true')
-    said = varangian_("run", tmp_path / "plan.toml", "--engine", "ray")
+    said = varangian_("run", tmp_path / "plan.toml", "--engine", "ray", "--compile")
     assert_refused(said, ["--compile is for rounds played by this process"])
 
 

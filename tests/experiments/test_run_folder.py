@@ -89,7 +89,6 @@ CHANGED: list[dict[str, Any]] = [
     {"rounds": 9},
     {"rules": ["average"]},
     {"dtype": "float64"},
-    {"compile": True},
     {"record_every": 2},
     {"settings": {"agents": 11}},
 ]
@@ -143,7 +142,7 @@ def test_nothing_cannot_be_resumed(tmp_path: Path) -> None:
 
 def test_what_does_not_change_results_may_change(tmp_path: Path) -> None:
     unfinished(tmp_path, small())
-    with opened(tmp_path, small(threads=2, memory="64GiB"), resume=True) as place:
+    with opened(tmp_path, small(threads=2, memory="64GiB", compile=True, device="cpu"), resume=True) as place:
         assert (place.resumed, place.finished) == (True, False)
         assert (place.cells / "first.nc").exists()
         write(place, "new")
@@ -320,7 +319,7 @@ def test_a_read_only_file_is_refused_before_anything_is_run(tmp_path: Path) -> N
 
 def test_fingerprints_tell_results_apart() -> None:
     text = as_toml(small())
-    assert fingerprint(text) == fingerprint(as_toml(small(threads=3, memory="1GiB")))
+    assert fingerprint(text) == fingerprint(as_toml(small(threads=3, memory="1GiB", compile=True, device="cpu")))
     others = {fingerprint(as_toml(small(**changed))) for changed in CHANGED}
     assert len(others | {fingerprint(text)}) == len(CHANGED) + 1
     assert fingerprint(text, "tournament") == fingerprint(as_toml(small(rules=["average"])), "tournament")

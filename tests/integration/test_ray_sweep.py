@@ -31,11 +31,11 @@ from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.options import RunOptions
+from varangian.engine.process_pool import Lost
 from varangian.experiments import sweep
 from varangian.experiments.cells import Cell, cells, play
 from varangian.experiments.config import Plan, as_toml, plan_for
 from varangian.experiments.folder_state import UNFINISHED
-from varangian.experiments.process_pool import Lost
 from varangian.experiments.summary import write_summary
 from varangian.experiments.tournament.entries import Contest, enter
 from varangian.experiments.tournament.run import compete

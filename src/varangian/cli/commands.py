@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from varangian import __version__
 from varangian.cli.data import app as data_app
 from varangian.cli.listing import attacks, rules, studies
 from varangian.cli.report import report
@@ -15,6 +14,7 @@ from varangian.cli.reproduce import reproduce
 from varangian.cli.run import run
 from varangian.cli.signals import terminate_is_interrupt
 from varangian.cli.tournament import tournament
+from varangian.core.version import __version__
 from varangian.errors import BadInput
 
 app = typer.Typer(

@@ -17,12 +17,14 @@ import torch
 
 from varangian import attacks, rules, studies
 from varangian.attacks.base import AnyAttack
-from varangian.core import memory
 from varangian.core.draws import Draws
+from varangian.core.memory import check_fits
 from varangian.core.models.low_precision import Coarse
 from varangian.core.scene import Byzantine, chosen
+from varangian.core.sizes import read_size
 from varangian.engine.compute.compile import check_compiler
-from varangian.engine.device import chosen_device, chosen_dtype
+from varangian.engine.compute.memory import LEAST_PER_AGENT, estimate
+from varangian.engine.device import execution_for, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, option_types, takes_run_options
 from varangian.errors import BadInput, unknown
 from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
@@ -118,13 +120,16 @@ def check(plan: Plan) -> None:
     rounds = settings.get("rounds", settings.get("max_rounds"))
     if rounds is not None and rounds < 1:
         raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
-    with memory.budget(options.memory):
-        scene = plan.study.scene(0)
-        place, number = chosen_device(options.device, [scene]), chosen_dtype(options.dtype)
-        for name in plan.rules:
-            recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
-            needed = memory.of_run([scene], plan.rule(name), recorded, number, any(plan.byzantine))
-            memory.check(needed, f"{plan.study.name} with {name}", place)
+    budget = None if options.memory is None else read_size(options.memory)
+    agents = settings.get("agents")
+    if isinstance(agents, int):  # before the network is made
+        check_fits(agents * LEAST_PER_AGENT, f"a network of {agents} agents", budget=budget)
+    scene = plan.study.scene(0)
+    execution = execution_for(options, [scene])
+    for name in plan.rules:
+        recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
+        needed = estimate([scene], plan.rule(name), recorded, torch_dtype(options.dtype), any(plan.byzantine))
+        check_fits(needed, f"{plan.study.name} with {name}", execution.device, execution.memory)
     if options.judge_dtype is not None:
         Coarse.of(scene.task.model, options.judge_dtype)
     if options.compile:

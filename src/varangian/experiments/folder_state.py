@@ -29,9 +29,9 @@ CONTESTANTS = ("rules", "attacks", "byzantine")
 
 
 def fingerprint(config: str, kind: Kind = "run") -> str:
-    """Twelve characters that are the same for two configurations if their results are the same.
+    """Twelve characters that are the same for two configurations if their results are the same but for rounding.
 
-    >>> one, other = 'study = "school"\\nthreads = 2', 'study = "school"\\ncompile = true'
+    >>> one, other = 'study = "school"\\nthreads = 2', 'study = "school"\\ndtype = "float64"'
     >>> fingerprint(one) == fingerprint('study = "school"'), fingerprint(one) == fingerprint(other)
     (True, False)
     """

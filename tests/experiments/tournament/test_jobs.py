@@ -17,9 +17,9 @@ import torch
 from tournaments import first_tournament, room, small, values_of
 
 from varangian import BadInput
+from varangian.engine.process_pool import Lost, in_processes
 from varangian.experiments.cells import Cell
 from varangian.experiments.folder_state import UNFINISHED
-from varangian.experiments.process_pool import Lost, in_processes
 from varangian.experiments.tournament.entries import enter
 from varangian.experiments.tournament.log import FILE
 from varangian.experiments.tournament.run import compete

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
+from varangian.engine.process_pool import TRIES, Lost
 from varangian.errors import BadInput
-from varangian.experiments.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
 
 Piece = TypeVar("Piece")

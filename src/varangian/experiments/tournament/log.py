@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from varangian import __version__
 from varangian.core.files import whole
+from varangian.core.version import __version__
 from varangian.experiments.cells import Cell, count_of
 
 FILE = "tournament.jsonl"

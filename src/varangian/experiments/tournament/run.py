@@ -22,13 +22,13 @@ from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.cluster.progress import Writer, board
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.device import chosen_device, seeds_at_once
+from varangian.engine.process_pool import Lost, in_processes
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, SeedsProgress
-from varangian.experiments.process_pool import Lost, in_processes
 from varangian.experiments.summary import headline
 from varangian.experiments.tournament.entries import Contest
 from varangian.experiments.tournament.log import Key, Ledger, Played
