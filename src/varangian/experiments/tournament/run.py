@@ -176,10 +176,10 @@ def _played_elsewhere(
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
     """The same on a Ray cluster, a cell a task."""
-    from varangian.engine.cluster.progress import board
+    from varangian.engine.cluster.progress import progress_board
     from varangian.engine.cluster.task_pool import in_tasks
 
-    with cluster.connected(), board(contest.rounds * contest.plan.seeds, advance) as reader:
+    with cluster.connected(), progress_board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
         with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
             for cell, played in finishing:
