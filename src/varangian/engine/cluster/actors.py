@@ -152,10 +152,9 @@ def started_actors(
     from ray.util.placement_group import remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    # Shards may share a core: they take turns while they wait for each other.
-    cores = (_total("CPU") or 1.0) / len(parts)
-    orders = replace(orders, threads=max(1, int(cores)))
-    need = {"CPU": 1.0 if cores >= 1 else max(1, int(1000 * cores)) / 1000}
+    orders = replace(orders, threads=max(1, int(_total("CPU") / len(parts))))
+    machines = [node["Resources"] for node in library.nodes() if node["Alive"]]
+    need = {"CPU": core_share(machines, len(parts), cluster.gpus_per_shard)}
     if cluster.gpus_per_shard:
         need["GPU"] = cluster.gpus_per_shard
     room = library.util.placement_group([need] * len(parts), strategy="SPREAD")
@@ -177,6 +176,29 @@ def started_actors(
         for actor in actors:
             library.kill(actor)
         remove_placement_group(room)
+
+
+def core_share(machines: Sequence[Mapping[str, float]], shards: int, gpus: float = 0.0) -> float:
+    """How much of a core each shard takes: a whole one, or the largest part of which the machines can hold all shards.
+
+    Shards may share a core, as they take turns while they wait for each other. But a shard cannot take one half of its
+    core from one machine and the other half from another.
+
+    >>> core_share([{"CPU": 4.0}, {"CPU": 2.0}], shards=6), core_share([{"CPU": 1.0}, {"CPU": 1.0}], shards=3)
+    (1.0, 0.5)
+    >>> core_share([{"CPU": 64.0}, {"CPU": 2.0, "GPU": 4.0}], shards=4, gpus=1)
+    0.5
+    """
+
+    def held(share: float) -> int:
+        """How many shards the machines can hold; shares are rounded down, so no sum of them is more than a core."""
+        by_gpus = [int(machine.get("GPU", 0.0) / gpus + 1e-9) if gpus else shards for machine in machines]
+        by_cores = [int(machine.get("CPU", 0.0) / share + 1e-9) for machine in machines]
+        return sum(map(min, by_cores, by_gpus))
+
+    of_machines = {machine.get("CPU", 0.0) / number for machine in machines for number in range(1, shards + 1)}
+    shares = sorted({1.0, *(int(1000 * share) / 1000 for share in of_machines if 0.001 <= share < 1)}, reverse=True)
+    return next((share for share in shares if held(share) >= shards), shares[-1])
 
 
 def _wait_for_room(room: Any, need: Mapping[str, float], shards: int) -> None:
