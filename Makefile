@@ -16,6 +16,7 @@ test: lint types check
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types: $(READY)
 	$(BIN)/mypy

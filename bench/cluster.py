@@ -25,6 +25,7 @@ from varangian.engine.cluster.run import STAGES
 from varangian.engine.cluster.shard import Orders, Shard, Spent
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
+from varangian.engine.options import RunOptions
 from varangian.studies.study import Study
 
 
@@ -56,7 +57,7 @@ def rows(load: Load) -> list[Row]:
     """In one process, and over one, two and four shards."""
     scene, rule = load.study.scene(0), rules.loss_based()
     assert isinstance(scene.graph, Graph)
-    orders = Orders(rule, load.attack, 10**6, 10**6, 0, "cpu", "float32", None, threads=torch.get_num_threads())
+    orders = Orders(rule, load.attack, 10**6, 10**6, 0, RunOptions(device="cpu"), threads=torch.get_num_threads())
     out: list[Row] = []
     for shards in (0, 1, 2, 4):
         part_of = partitioned(scene.graph, max(1, shards))

@@ -17,9 +17,11 @@ import torch
 from bench.timing import Row, best_each, show
 from bench.workloads import Workload, convolutional, softmax
 from varangian import rules, studies
+from varangian.core.execution import Execution
 from varangian.engine.results import final
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
 from varangian.engine.run import simulate
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.studies.study import Study
 
@@ -83,7 +85,8 @@ def same_neighbours(study: Study, byzantine: int, rounds: int, device: str) -> R
     """In how many decisions of normal agents judging in bfloat16 keeps the same neighbours, along one exact run."""
     scene, rule, attack = study.scene(0), rules.loss_based(), study.attacks[0]
     worlds = [
-        prepare([scene], [0], byzantine, torch.device(device), torch.float32, kind) for kind in (None, "bfloat16")
+        prepare([scene], [0], byzantine, Execution(torch.device(device)), torch.float32, kind)
+        for kind in (None, "bfloat16")
     ]
     exact, coarse = (begin(world, rule, attack) for world in worlds)
     normal = worlds[0].is_normal[:, 0]

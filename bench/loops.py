@@ -1,4 +1,4 @@
-"""Rounds of the engine against the plain loops of `tests/reference.py`, on one thread.
+"""Rounds of the engine against the plain loops of `tests/helpers/reference.py`, on one thread.
 
 The engine runs in float32, as it comes, recording included; the loops in float64, which is all they know.
 """
@@ -14,11 +14,13 @@ import torch
 from bench.timing import Row, best
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian import rules
+from varangian.core.execution import DEFAULT
 from varangian.engine.recorder import Recorder
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 from reference import Network
 
 RULES: dict[str, Any] = {
@@ -59,5 +61,5 @@ def _engine(load: Workload, rule: Any) -> float:
 
 def _reference(load: Workload, rule: Any) -> float:
     scene, seed = load.world.scenes[0], load.world.seeds[0]
-    world = prepare([scene], [seed], 0.2, torch.device("cpu"), torch.float64)
+    world = prepare([scene], [seed], 0.2, DEFAULT, torch.float64)
     return best(Network(world, rule, load.attack).play_round, 0.5, warm=False)

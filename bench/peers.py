@@ -17,7 +17,6 @@ import importlib
 import math
 import sys
 from collections.abc import Callable
-from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from bench.timing import Row, best_each
 from varangian import rules
 from varangian.attacks.simple import silent
+from varangian.core.execution import Execution
 from varangian.core.graph import Graph
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.compute.compile import compiling
-from varangian.engine.device import threads_for, with_threads
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.studies.digits import cnn
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 import robust_peers
 
 Data = list[tuple[Tensor, Tensor]]
@@ -93,18 +92,17 @@ def _in_a_row(play: Round, times: int, threads: int) -> Round:
 
 def _ours(make: Callable[[], nn.Module], data: Data, batch: int, rule: Any, compile: bool, threads: int) -> Round:
     task = Task.supervised(make(), nn.functional.cross_entropy, data, batch=batch, step_size=0.01)
-    world = prepare([Scene(task, Graph.complete(len(data)))], [0], 0, torch.device("cpu"), torch.float32)
+    execution = Execution(threads=threads, compile=compile)
+    world = prepare([Scene(task, Graph.complete(len(data)))], [0], 0, execution)
     attack = silent()
     state = begin(world, rule, attack)
-    with with_threads(threads), threads_for(world), compiling(compile, torch.device("cpu")):
-        here = copy_context()
 
     @torch.no_grad()
     def play() -> None:
         nonlocal state
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        state, _ = here.run(play_round, world, rule, attack, state)
+        state, _ = play_round(world, rule, attack, state)
         torch.set_num_threads(before)
 
     play()  # which compiles

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from varangian import robust
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 import robust_peers
 
 Call = Callable[[Tensor, list[Tensor]], object]

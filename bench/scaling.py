@@ -71,7 +71,7 @@ def load_of(sweep: str, size: int) -> Workload:
     else:
         scene = Scene(Task(Formula(size, mean_square, slope), Level(), step_size=0.1), Graph.ring(Level.agents))
         name, attack = f"{size:,} parameters", attacks.uniform(0, 1)
-    return Workload(name, prepare([scene], [0], 0.2, torch.device("cpu"), torch.float32), attack, 0, 0)
+    return Workload(name, lambda execution: prepare([scene], [0], 0.2, execution), attack, 0, 0)
 
 
 def point(sweep: str, size: int) -> None:

@@ -17,7 +17,6 @@ from torch.func import functional_call
 from bench.timing import Row, best, best_each, best_of_many, copying
 from bench.workloads import Workload, convolutional, localization, softmax
 from varangian.core.models.stacked import Stacked
-from varangian.engine.device import threads_for, with_threads
 from varangian.studies.digits import cnn
 
 WAYS = ("", ", compiled")
@@ -89,7 +88,7 @@ def alone(agents: int) -> None:
         seconds = {}
         # What an edge costs is told by one thread: the engine gives small networks no more.
         for asked in (None, 1):
-            with with_threads(asked), load.rounds(compile=bool(way)) as play:
+            with load.rounds(compile=bool(way), threads=asked) as play:
                 play()  # for the first time, which compiles
                 # Several in a row, as in a run: a large copy leaves nothing of a small network in the cache.
                 row = max(1, 500_000 // agents)
@@ -112,7 +111,7 @@ def softmax_judging() -> float:
     """Losses of 30 models on 30 batches of 10, as a fraction of what a large product does on as many threads."""
     world = softmax(30).world
     a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
-    with torch.no_grad(), threads_for(world):
+    with torch.no_grad(), world.execution.applied():
         sample = world.sample(0)
         # Several in a row, as in a run: one product in between would leave nothing of the models in the cache.
         judge = partial(world.judging.judge_all, world.start, sample)

@@ -15,17 +15,17 @@ import torch
 
 from bench.timing import Row, show
 from bench.workloads import Workload, convolutional, localization, softmax
-from varangian import simulate
 from varangian.core.inbox import Inbox
+from varangian.engine import round as page
 
 PARTS = {
-    "drawing the next sample": (simulate, "next_sample"),
-    "adapting": (simulate, "adapt"),
-    "lying": (simulate, "lie"),
-    "delivering": (simulate, "deliver"),
+    "drawing the next sample": (page, "next_sample"),
+    "adapting": (page, "adapt"),
+    "lying": (page, "lie"),
+    "delivering": (page, "deliver"),
     "judging": (Inbox, "loss"),
     "mixing": (Inbox, "mix"),
-    "combining": (simulate, "combine"),
+    "combining": (page, "combine"),
 }
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,12 +14,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from varangian import attacks, rules, studies
+from varangian.core.execution import Execution
 from varangian.core.graph import Graph
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.compute.compile import compiling
-from varangian.engine.device import threads_for
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import World, prepare
 from varangian.studies.digits import cnn
 
@@ -33,26 +32,35 @@ class Workload:
     """A network, and what one round of it takes at least."""
 
     name: str
-    world: World
+    make: Callable[[Execution], World]
     attack: Any
     flops: float
     bytes: float
     convolves: bool = False
+    device: str = "cpu"
+
+    @cached_property
+    def world(self) -> World:
+        return self.make(Execution(torch.device(self.device)))
 
     @property
     def edges(self) -> int:
         return len(self.world.wiring(0).graph.senders)
 
     @contextmanager
-    def rounds(self, rule: Any = None, compile: bool = False) -> Iterator[Callable[[], None]]:
+    def rounds(
+        self, rule: Any = None, compile: bool = False, threads: int | None = None
+    ) -> Iterator[Callable[[], None]]:
         """A function that plays the next round; compiled in the first one."""
-        rule = rule or rules.loss_based()
-        with torch.no_grad(), threads_for(self.world), compiling(compile, self.world.start.device):
-            state, here = begin(self.world, rule, self.attack), copy_context()
+        rule, world = rule or rules.loss_based(), self.world
+        if compile or threads is not None:
+            world = self.make(Execution(torch.device(self.device), threads, compile=compile))
+        with torch.no_grad(), world.execution.applied():
+            state = begin(world, rule, self.attack)
 
             def play() -> None:
                 nonlocal state
-                state, _ = here.run(play_round, self.world, rule, self.attack, state)
+                state, _ = play_round(world, rule, self.attack, state)
 
             yield play
 
@@ -68,14 +76,14 @@ def localization(agents: int, device: str = "cpu", seeds: int = 1) -> Workload:
         scenes = [Scene(study.task(seed), Graph.ring(agents, 5)) for seed in range(seeds)]
     else:
         scenes = [study.scene(seed) for seed in range(seeds)]
-    world = prepare(scenes, range(seeds), 0.2, torch.device(device), torch.float32)
     edges = sum(len(scene.graph.senders) for scene in scenes if isinstance(scene.graph, Graph))
     return Workload(
         f"localization, {agents:,} agents" + (f", {seeds} seeds" if seeds > 1 else ""),
-        world,
+        lambda execution: prepare(scenes, range(seeds), 0.2, execution),
         attacks.uniform(15, 16),
         flops=edges * (4 * 2 + 10),
         bytes=edges * (2 * FLOAT + 2 * FLOAT),
+        device=device,
     )
 
 
@@ -89,17 +97,17 @@ def softmax(agents: int, degree: int | None = None, device: str = "cpu") -> Work
     ]
     task = Task.supervised(nn.Linear(features, labels), nn.functional.cross_entropy, data, batch=batch, step_size=0.01)
     graph = Graph.complete(agents) if degree is None else Graph.ring(agents, degree // 2)
-    world = _world(Scene(task, graph), device)
     edges, parameters = len(graph.senders), (features + 1) * labels
     one_pass = 2 * batch * features * labels
     # Where everyone hears everyone a model is read once by all.
     messages = agents if degree is None else edges
     return Workload(
         f"softmax, {agents:,} agents, " + ("complete" if degree is None else f"degree {degree}"),
-        world,
+        lambda execution: prepare([Scene(task, graph)], [0], 0.2, execution),
         attacks.uniform(0, 0.1),
         flops=one_pass * (edges + 2 * agents) + 2 * parameters * edges,
         bytes=FLOAT * (parameters * (messages + 3 * agents) + 2 * agents * batch * features),
+        device=device,
     )
 
 
@@ -107,15 +115,15 @@ def convolutional(agents: int, device: str = "cpu", judge_dtype: str | None = No
     """The paper's CNN, batches of 64, everyone hears everyone."""
     batch = 64
     task = _digits(agents, batch)
-    world = _world(Scene(task, Graph.complete(agents)), device, judge_dtype)
     forward, parameters = flops_of_cnn(), task.model.parameters
     return Workload(
         f"CNN, {agents} agents, complete" + (f", judged in {judge_dtype}" if judge_dtype else ""),
-        world,
+        lambda execution: prepare([Scene(task, Graph.complete(agents))], [0], 0.2, execution, judge_dtype=judge_dtype),
         attacks.uniform(0, 0.1),
         flops=batch * forward * (agents**2 + 3 * agents) + 2 * parameters * agents**2,
         bytes=FLOAT * (4 * agents * parameters + 2 * agents * batch * 784),
         convolves=True,
+        device=device,
     )
 
 
@@ -134,7 +142,3 @@ def flops_of_cnn() -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         cnn()(torch.zeros(1, 1, 28, 28))
     return counter.get_total_flops()
-
-
-def _world(scene: Scene, device: str, judge_dtype: str | None = None) -> World:
-    return prepare([scene], [0], 0.2, torch.device(device), torch.float32, judge_dtype)

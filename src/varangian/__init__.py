@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from varangian.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from varangian import attacks as attacks
     from varangian import robust as robust
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from varangian.errors import BadInput as BadInput
     from varangian.experiments.tournament.run import tournament as tournament
     from varangian.studies import data as data
-
-__version__ = "0.1.0"
 
 _MEMBERS = {
     "BadInput": "errors",

@@ -16,12 +16,14 @@ from varangian.attacks.best_response import best_response, gradient_of_risk, imp
 from varangian.attacks.copying import scaled
 from varangian.attacks.statistical import alie, inner_product
 from varangian.core.draws import Draws
+from varangian.core.execution import DEFAULT
 from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.models.base import Formula, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.round import adapt, begin, play_round
+from varangian.engine.round import adapt, play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.rules.robust import krum, median, trimmed_mean
 
@@ -214,7 +216,7 @@ def test_theorem_1_holds_against_it(attack: Any) -> None:
     bent = torch.randn(8, 3, 3, generator=numbers, dtype=torch.float64)
     stream = WholeRisk(torch.randn(8, 3, generator=numbers, dtype=torch.float64), bent @ bent.mT / 3)
     task = Task(Formula(3, whole_risk), stream, step_size=0.02)
-    world = prepare([Scene(task, Graph.complete(8))], [0], 4, torch.device("cpu"), torch.float64)
+    world = prepare([Scene(task, Graph.complete(8))], [0], 4, DEFAULT, torch.float64)
     rule = rules.loss_based(judge="same", smoothing=1.0)
     state, sample = begin(world, rule, attack), world.sample(0)
     with torch.no_grad():

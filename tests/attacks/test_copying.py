@@ -15,6 +15,7 @@ from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
 from varangian.attacks.statistical import alie, mimic
+from varangian.core.execution import DEFAULT
 from varangian.core.graph import Graph
 from varangian.core.messages import ToAll
 from varangian.core.scene import Scene
@@ -177,7 +178,7 @@ def test_labels_are_those_of_all_data_and_not_of_the_first_batch() -> None:
     data = [(torch.ones(len(y), 2), y) for y in (rare[:-1], rare, rare[:-1])]
     task = Task.supervised(nn.Linear(2, 3), nn.functional.cross_entropy, data, batch=1)
     scenes = [Scene(task, Graph.complete(3))] * 2
-    clean = prepare(scenes, [0, 1], [0, 1], torch.device("cpu"), torch.float32)
+    clean = prepare(scenes, [0, 1], [0, 1], DEFAULT, torch.float32)
     false = poisoned(clean, label_flip())
     told, turned = (torch.stack([world.sample(round)[1] for round in range(19)]) for world in (clean, false))
     assert told[0].max() == 1 and told.max() == 2

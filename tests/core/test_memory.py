@@ -13,15 +13,16 @@ from torch import nn
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core import memory
+from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph as AnyGraph
 from varangian.core.models.low_precision import Coarse
 from varangian.core.scene import Scene
 from varangian.engine import checkpoint
+from varangian.engine.compute.memory import estimate
 from varangian.engine.recorder import Recorder
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
-
-CPU = torch.device("cpu")
 
 
 def images(agents: int = 6, seed: int = 0) -> Task:
@@ -47,17 +48,12 @@ def test_what_is_no_size(text: str) -> None:
         memory.read_size(text)
 
 
-def test_a_budget_ends_where_it_began() -> None:
-    assert memory.numbers_at_once(1000) == 1000
-    with memory.budget("64KiB"):
-        assert memory.numbers_at_once(1000) == 256
-        with memory.budget(None):
-            assert memory.numbers_at_once(1000) == 1000
-        assert memory.numbers_at_once(100) == 100
-        assert memory.numbers_at_once(1000) == 256
-    with pytest.raises(ZeroDivisionError), memory.budget(1):
-        _ = 1 // 0
-    assert memory.numbers_at_once(1000) == 1000
+def test_a_budget_makes_pieces_smaller() -> None:
+    assert DEFAULT.numbers_at_once(1000) == 1000
+    small = Execution(memory=2**16)
+    assert small.numbers_at_once(1000) == 256
+    assert small.numbers_at_once(100) == 100
+    assert Execution(memory=1).numbers_at_once(1000) == 1
 
 
 def test_a_run_that_cannot_fit_says_so_before_it_starts() -> None:
@@ -94,7 +90,7 @@ def test_more_agents_edges_rounds_and_parameters_need_more() -> None:
         data = [(torch.randn(4, parameters), torch.randint(0, 3, (4,))) for _ in range(agents)]
         task = Task.supervised(nn.Linear(parameters, 3), nn.functional.cross_entropy, data, batch=2)
         scene = Scene(task, AnyGraph.ring(agents, degree))
-        return memory.of_run([scene], rules.loss_based(), recorded, torch.float32, liars)
+        return estimate([scene], rules.loss_based(), recorded, torch.float32, liars)
 
     usual = needed()
     assert needed(agents=100) > 1.9 * usual
@@ -105,8 +101,7 @@ def test_more_agents_edges_rounds_and_parameters_need_more() -> None:
 
 @pytest.mark.parametrize("graph", [Graph.complete(6), Graph.ring(6)], ids=["complete", "ring"])
 def test_a_small_budget_changes_the_pieces_and_not_the_numbers(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "check", lambda *_: None)
-    monkeypatch.setattr("varangian.engine.run.check", lambda *_: None)
+    monkeypatch.setattr("varangian.engine.run.check_fits", lambda *_: None)
     settings: dict[str, Any] = {"rounds": 6, "byzantine": 2, "attack": attacks.pulling((0.0,), 0.5), "dtype": "float64"}
     noise = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 5, generator=noise), torch.randint(0, 3, (8,), generator=noise)) for _ in range(6)]
@@ -121,7 +116,7 @@ def test_a_small_budget_changes_the_pieces_and_not_the_numbers(graph: Graph, mon
 
 
 def some_state() -> Any:
-    world = prepare([Scene(images(), Graph.complete(6))], [0], 0, CPU, torch.float32)
+    world = prepare([Scene(images(), Graph.complete(6))], [0], 0, DEFAULT, torch.float32)
     return begin(world, rules.loss_based(), attacks.silent())
 
 
@@ -170,7 +165,8 @@ def test_bfloat16_keeps_the_same_neighbours() -> None:
     """In 99 of 100 decisions along a run, each remembering its own losses; and what agents learn stays exact."""
     rule, attack = rules.loss_based(), attacks.uniform(0, 0.1)
     worlds = [
-        prepare([Scene(images(), Graph.complete(6))], [0], [1], CPU, torch.float32, kind) for kind in (None, "bfloat16")
+        prepare([Scene(images(), Graph.complete(6))], [0], [1], DEFAULT, torch.float32, kind)
+        for kind in (None, "bfloat16")
     ]
     exact, coarse = (begin(world, rule, attack) for world in worlds)
     alike: list[float] = []

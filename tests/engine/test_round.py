@@ -12,13 +12,14 @@ from reference import Network
 from torch import Tensor, nn
 
 from varangian import attacks, rules
+from varangian.core.execution import DEFAULT
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Formula
 from varangian.core.optimisers import adam, sgd
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.round import begin, play_round
-from varangian.engine.state import Seen, State
+from varangian.engine.round import play_round
+from varangian.engine.state import Seen, State, begin
 from varangian.engine.world import World, prepare
 from varangian.studies.target_localization import target_localization
 
@@ -62,7 +63,7 @@ GRAPHS: dict[str, Callable[[int], Graph]] = {
 
 
 def world_of(task: Task, graph: Graph | TimeVarying, byzantine: int | Sequence[int], seed: int = 0) -> World:
-    return prepare([Scene(task, graph)], [seed], byzantine, torch.device("cpu"), torch.float64)
+    return prepare([Scene(task, graph)], [seed], byzantine, DEFAULT, torch.float64)
 
 
 def agree(
@@ -234,10 +235,10 @@ def test_seeds_side_by_side(rule: str, attack: str) -> None:
     seeds, agents = (3, 0, 11), 6
     study = target_localization(agents=agents, radius=2.0, max_degree=3)
     scenes = [study.scene(seed) for seed in seeds]
-    place, kind = torch.device("cpu"), torch.float64
-    together = prepare(scenes, seeds, 2, place, kind)
+    kind = torch.float64
+    together = prepare(scenes, seeds, 2, DEFAULT, kind)
     apart = [
-        Network(prepare([scene], [seed], 2, place, kind), RULES[rule], ATTACKS[attack])
+        Network(prepare([scene], [seed], 2, DEFAULT, kind), RULES[rule], ATTACKS[attack])
         for scene, seed in zip(scenes, seeds, strict=True)
     ]
     with torch.no_grad():

@@ -23,6 +23,7 @@ from varangian.engine.cluster.run import Job, _whole
 from varangian.engine.cluster.shard import Orders
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import cut
+from varangian.engine.options import RunOptions
 from varangian.errors import BadInput
 
 ray = pytest.importorskip("ray", reason="needs Ray")
@@ -76,7 +77,8 @@ def test_the_same_as_in_one_process(shard_actors: list[Any], case: str, shards: 
 
 
 def orders_for(scene: Scene, rule: Any, attack: Any, rounds: int) -> Orders:
-    return Orders(rule, attack, rounds, 1, 20 if isinstance(scene.graph, Graph) else 0, "cpu", "float64", None)
+    snapshots = 20 if isinstance(scene.graph, Graph) else 0
+    return Orders(rule, attack, rounds, 1, snapshots, RunOptions(device="cpu", dtype="float64"))
 
 
 def started(shard_actors: list[Any], parts: list[Any], orders: Orders) -> ActorGroup:

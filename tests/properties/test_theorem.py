@@ -23,12 +23,14 @@ from torch import Tensor
 from varangian import attacks, rules
 from varangian.attacks import ToEach, View
 from varangian.core.draws import Draws
+from varangian.core.execution import DEFAULT
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.round import adapt, begin, play_round
+from varangian.engine.round import adapt, play_round
 from varangian.engine.run import simulate
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.studies.target_localization import gradient_of_squared_error, target_localization
 
@@ -159,7 +161,7 @@ def outcomes(situation: Situation, rule: Any, rounds: int = 3) -> Iterator[Outco
         stream,
         step_size=situation.step_size,
     )
-    world = prepare([Scene(task, situation.graph)], [0], situation.byzantine, torch.device("cpu"), torch.float64)
+    world = prepare([Scene(task, situation.graph)], [0], situation.byzantine, DEFAULT, torch.float64)
     normal = ~world.is_byzantine
     state = begin(world, rule, situation.attack)
     for _ in range(rounds):

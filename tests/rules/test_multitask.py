@@ -21,7 +21,6 @@ from varangian.core.draws import Draws
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
 from varangian.experiments.spec import made
-from varangian.rules import multitask
 from varangian.rules.multitask import MOST_SUBSETS, f_resilient, mean_regularised, relationship_learning
 from varangian.studies import target_localization
 from varangian.testing import check_rule
@@ -165,7 +164,7 @@ def by_rank(ear: Ear, phi: dict[int, float], neighbours: list[int], count: int) 
 def test_subsets_in_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     story = random_story(3)
     usual = story.outcome(f_resilient(f=2, search="exact"))
-    monkeypatch.setattr(multitask, "AT_ONCE", 200)
+    monkeypatch.setattr("varangian.core.layout.PIECE", 200)
     for one, other in zip(usual, story.outcome(f_resilient(f=2, search="exact")), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from varangian import Graph, Task, attacks, robust, rules, simulate, studies
 from varangian.attacks import gaussian, sign_flip
 from varangian.core.draws import Draws
-from varangian.core.inbox import Inbox
+from varangian.core.inbox import DIRECT, Direct, Inbox
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
+from varangian.engine.compute.evaluator import Fast
 from varangian.engine.results import final
 from varangian.errors import BadInput
 from varangian.experiments.spec import made
-from varangian.rules import robust as robust_rules
 from varangian.rules.robust import (
     centerpoint,
     geometric_median,
@@ -384,6 +384,10 @@ def test_where_all_hear_the_same_once_is_enough(rule: Any, attack: Any, byzantin
     about: dict[str, Any] = {"rule": rule, "attack": attack, "byzantine": byzantine, "rounds": 12, "dtype": "float64"}
     once = simulate(task, graph, **about)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(robust_rules, "_in_any_order", robust_rules._in_place)
+        patch.setattr(
+            Fast,
+            "_once_for_all",
+            lambda fast, inbox, function, of: Direct.by_neighbourhood(DIRECT, inbox, function, of, any_order=False),
+        )
         each = simulate(task, graph, **about)
     np.testing.assert_allclose(once["regret"], each["regret"], rtol=1e-12)

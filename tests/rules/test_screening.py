@@ -17,9 +17,11 @@ from torch import Tensor
 from varangian import Graph, Task, rules, simulate
 from varangian.attacks import gaussian, pulling, sign_flip
 from varangian.core.draws import Draws
+from varangian.core.execution import Execution
 from varangian.core.inbox import Inbox
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
+from varangian.engine.compute.evaluator import Fast
 from varangian.engine.results import final
 from varangian.errors import BadInput
 from varangian.experiments.spec import made
@@ -285,7 +287,7 @@ def test_a_share_of_neighbours_is_rounded_up(others: int, percent: int) -> None:
     assert int(nearby.share_of(percent / 100, heard)) == -(-percent * others // 100)
 
 
-def test_neighbourhoods_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbourhoods_are_the_same_in_pieces() -> None:
     inbox = Story.calm(torch.float64, Graph.erdos_renyi(14, 0.5, seed=2)).inbox(0)
     f = nearby.tolerated(0.3, inbox.heard)
     pieces: list[int] = []
@@ -294,10 +296,10 @@ def test_neighbourhoods_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) 
         pieces.append(len(messages))
         return (messages * heard[:, :, None]).sum(1) * f[:, None]
 
-    whole = nearby.by_neighbourhood(inbox, sums, f)
+    whole = inbox.by_neighbourhood(sums, f)
     slots = inbox.heard.shape[1]
-    monkeypatch.setattr(nearby, "AT_ONCE", 4 * slots * slots)
-    assert torch.equal(nearby.by_neighbourhood(inbox, sums, f), whole)
+    little = Execution(memory=256 * 4 * slots * slots)
+    assert torch.equal(replace(inbox, evaluator=Fast(little)).by_neighbourhood(sums, f), whole)
     assert pieces == [14, 4, 4, 4, 2]
 
 

@@ -13,18 +13,18 @@ from inboxes import random_story
 from torch import Tensor, nn
 
 from varangian import BadInput, attacks, rules
+from varangian.core.execution import DEFAULT
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.studies.target_localization import target_localization
 from varangian.testing import check_rule
 from varangian.testing.scenarios import Story
-
-CPU = torch.device("cpu")
 
 
 def softmax(agents: int = 6) -> Task:
@@ -35,7 +35,7 @@ def softmax(agents: int = 6) -> Task:
 
 
 def weights_of(task: Task, graph: Graph, rule: Any, attack: Any, rounds: int = 8) -> list[Tensor]:
-    world = prepare([Scene(task, graph)], [0], [1], CPU, torch.float64)
+    world = prepare([Scene(task, graph)], [0], [1], DEFAULT, torch.float64)
     state, out = begin(world, rule, attack), list[Tensor]()
     with torch.no_grad():
         for _ in range(rounds):
@@ -108,7 +108,7 @@ def judged_by_agent_0(rule: rules.sparing, rounds: int, goal: float = 5.0) -> li
     model = Formula(1, lambda theta, sample: (theta[..., 0] - sample[0]).square())
     task = Task(model, Still(), step_size=0.3, forgetting=1.0)
     watch = Watch(rule)
-    world = prepare([Scene(task, Graph.complete(3))], [0], [2], CPU, torch.float64)
+    world = prepare([Scene(task, Graph.complete(3))], [0], [2], DEFAULT, torch.float64)
     attack = attacks.uniform(9, 9)
     state = begin(world, watch, attack)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_who_is_kept_once_is_judged_every_time_again() -> None:
 def test_turns_reach_everyone() -> None:
     """Two of five a round: all of them within three rounds, oneself always."""
     watch = Watch(rules.sparing(most=2))
-    world = prepare([Scene(softmax(), Graph.complete(6))], [0], 0, CPU, torch.float64)
+    world = prepare([Scene(softmax(), Graph.complete(6))], [0], 0, DEFAULT, torch.float64)
     state = begin(world, watch, attacks.silent())
     with torch.no_grad():
         for _ in range(15):
@@ -189,7 +189,7 @@ class Counting:
 
 def judging(rule: Any, graph: Graph, rounds: int = 12) -> tuple[int, int]:
     task = softmax(graph.agents)
-    world = prepare([Scene(task, graph)], [0], 0, CPU, torch.float64)
+    world = prepare([Scene(task, graph)], [0], 0, DEFAULT, torch.float64)
     counting = Counting(task.model)  # type: ignore[arg-type]
     world = replace(world, judging=counting)
     state = begin(world, rule, attacks.silent())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -231,8 +230,8 @@ def test_interpolated_equals_a_loop(seed: int, shares: tuple[float, ...], nu: fl
 def test_mixtures_in_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     story = random_story(3)
     usual = story.outcome(interpolated())
-    # By its name, for the rule has the name of its module.
-    monkeypatch.setattr(import_module("varangian.rules.interpolated"), "AT_ONCE", 70)
+    monkeypatch.setattr("varangian.engine.compute.evaluator.FEW", 0)  # else all messages are one piece
+    monkeypatch.setattr("varangian.engine.compute.evaluator._IN_CACHE", 20)
     for one, other in zip(usual, story.outcome(interpolated()), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -223,7 +223,7 @@ BROKEN_RULES = {
     hears_everybody: "no influence of non-neighbours",
     scales_by_the_largest_loss_of_all: "no influence of non-neighbours",
     mutates_the_inbox: "no mutation of inputs: it changed previous",
-    mutates_the_losses: "no mutation of inputs: it changed _losses",
+    mutates_the_losses: "no mutation of inputs: it changed _computed",
     mutates_its_state: "no mutation of inputs: it changed the state",
     draws_lots: "determinism",
     draws_the_same_lots: "determinism: it uses a global random generator",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -41,6 +41,11 @@ class Insight:
     foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
     """The models that agents would combine if this were sent and they judged on the last sample: with the rule they
     follow and what it remembers, or with another rule, which then remembers nothing."""
+
+    @staticmethod
+    def hidden() -> Insight:
+        """In place of an insight where only a part of a network is here."""
+        return cast(Insight, Hidden())
 
 
 class Hidden:

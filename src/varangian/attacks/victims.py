@@ -17,11 +17,9 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from varangian.attacks.base import View
+from varangian.core.layout import pieces
 from varangian.core.wiring import Wiring
 from varangian.errors import BadInput
-
-AT_ONCE = 2**24
-"""How many numbers the honest models around some victims may take when they are gathered."""
 
 Made = TypeVar("Made")
 
@@ -104,8 +102,7 @@ class Audience:
         """As many victims at a time as memory allows."""
         for table in self.tables:
             width = table.slots.shape[1]
-            some = max(1, AT_ONCE // (width * max(width, rows.shape[1])))
-            for of in torch.arange(len(table.slots), device=rows.device).split(some):
+            for of in pieces(len(table.slots), numbers=width * max(width, rows.shape[1])):
                 victim, slots, honest = table.victim[of], table.slots[of], table.honest[of]
                 yield Company(victim, slots, honest, table.heard[of], table.liars[of], rows)
 

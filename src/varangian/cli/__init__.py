@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from varangian import __version__
 from varangian.cli.data import app as data_app
 from varangian.cli.listing import listing
 from varangian.cli.options import (
@@ -29,6 +28,7 @@ from varangian.cli.options import (
 )
 from varangian.cli.options import pair as _pair
 from varangian.cli.tournament import tournament
+from varangian.core.version import __version__
 from varangian.engine.cluster import RayCluster
 from varangian.errors import BadInput
 
@@ -162,7 +162,6 @@ def run(
         raise BadInput("--tensorboard needs --out, the folder to write to")
     if data is not None:
         os.environ["VARANGIAN_DATA"] = str(data)
-    from varangian.engine.device import with_threads
     from varangian.experiments.config import check, from_toml, plan_for, read_byzantine
 
     stored: dict[str, Any] = from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
@@ -187,8 +186,7 @@ def run(
         check_compiler()
     try:
         port = live_port or 0 if live or live_port is not None else None
-        with with_threads(threads):
-            _run(plan, out, resume, quiet, port, tensorboard, cluster, compile_)
+        _run(plan, out, resume, quiet, port, tensorboard, cluster, compile_)
     except KeyboardInterrupt:
         again = ["varangian", "run", f"{out}/config.toml", "--resume", "--out", str(out)]
         again += ["--data", str(data)] if data is not None else []

@@ -18,7 +18,7 @@ from torch.func import vmap
 from torch.utils.data import Dataset
 
 from varangian.core.draws import Draws
-from varangian.core.memory import numbers_at_once
+from varangian.core.execution import Execution
 from varangian.core.models.base import Models, Sample
 from varangian.core.models.stacked import Stacked
 from varangian.errors import BadInput
@@ -178,6 +178,10 @@ class HeldOut:
     prefix: str = ""
     """Before the names of the other metrics."""
 
+    def using(self, execution: Execution) -> HeldOut:
+        """The same, with so many threads and so much memory."""
+        return replace(self, model=self.model.using(execution))
+
     def to(self, device: torch.device) -> HeldOut:
         return replace(self, pool=self.pool.to(device))
 
@@ -199,7 +203,7 @@ class HeldOut:
     def _some(self, values: int = 2**25) -> Sequence[Int[Tensor, " some"]]:
         """Agents in groups small enough for one pass."""
         of_agent = self.pool.members.shape[1] * self.pool.x[0].numel()
-        values = numbers_at_once(values)
+        values = self.model.execution.numbers_at_once(values)
         return list(torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent))))
 
     def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:

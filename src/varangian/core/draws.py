@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian.core.blocks import FEW
+from varangian.core.layout import FEW
+from varangian.core.memory import check_fits
 
 Drawn = TypeVar("Drawn")
 
@@ -61,6 +62,7 @@ class Draws:
 
     @staticmethod
     def of(seed: int, agents: int, device: torch.device | str = "cpu") -> Draws:
+        check_fits(16 * agents, f"a network of {agents} agents", device)
         number = torch.arange(agents, device=device)
         return Draws(torch.full_like(number, seed), number)
 

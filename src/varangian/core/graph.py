@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.core.geometric import distinct
-from varangian.core.memory import check
+from varangian.core.geometric import distinct, pairs_within
+from varangian.core.memory import check_fits
 from varangian.errors import BadInput
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Graph:
         """Everyone hears everyone."""
         if n < 1:
             raise BadInput(f"a graph needs at least one agent, not {n}")
-        check(120 * n * n, f"a graph in which {n} agents all hear each other")
+        check_fits(120 * n * n, f"a graph in which {n} agents all hear each other")
         return Graph.from_edges(n, np.stack(np.divmod(np.arange(n * n), n), axis=1))
 
     @staticmethod
@@ -198,10 +198,10 @@ class Graph:
         points: Float[Tensor, "agent 2"], radius: float, max_degree: int | None = None, seed: int = 0
     ) -> Graph:
         """Agents within `radius` hear each other, each at most `max_degree` others, chosen by seed; symmetric."""
-        from varangian.core.geometric import pairs_within
-
         if points.ndim != 2 or not bool(points.isfinite().all()):
             raise BadInput(f"points are finite coordinates, one row an agent, but have shape {tuple(points.shape)}")
+        edges = len(points) * (8 if max_degree is None else max_degree)
+        check_fits(600 * len(points) + 200 * edges, f"a network of {len(points)} agents")
         pairs = pairs_within(points.double().cpu().numpy(), radius, max_degree, seed)
         return Graph.from_edges(len(points), np.concatenate((pairs, pairs[:, ::-1])))
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.core.blocks import FEW, joined, replaced
 from varangian.core.graph import Neighbourhoods
+from varangian.core.layout import FEW, joined, replaced
 from varangian.core.models.base import Model, Models
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
 from varangian.core.draws import Draws
+from varangian.core.execution import Execution, using
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Loss, Stacked
 from varangian.core.optimisers import Optimiser, sgd
@@ -70,6 +71,10 @@ class Several:
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         return {name: value for part in self.parts for name, value in part(models).items()}
+
+    def using(self, execution: Execution) -> Several:
+        """The same, with so many threads and so much memory."""
+        return Several(tuple(using(part, execution) for part in self.parts))
 
     def to(self, device: torch.device) -> Several:
         return Several(tuple(part.to(device) for part in self.parts))

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from varangian.core.blocks import is_by_column
 from varangian.core.graph import MOST, Graph, Neighbourhoods, TimeVarying
+from varangian.core.layout import is_by_column
 from varangian.core.messages import Delivered
 from varangian.errors import BadInput
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.attacks.base import Attack
 from varangian.core.files import whole
+from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
@@ -43,12 +44,18 @@ class Saver:
     """
 
     path: Path | None
-    fingerprint: str
+    mark: str
+    """The fingerprint of the run."""
     every: float = 60.0
     """Seconds from one checkpoint to the next."""
     _last: float = field(default_factory=time.monotonic)
     _writing: Future[None] | None = None
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+
+    @staticmethod
+    def beside(file: Path | None, mark: str) -> Saver:
+        """Keeps its checkpoint beside the file in which the finished run will be."""
+        return Saver(file and file.with_suffix(".checkpoint"), mark)
 
     def offer(self, state: State, recorder: Recorder) -> None:
         """Begin to write this state, if it is time to; an earlier one that could not be written is an error now."""
@@ -56,14 +63,14 @@ class Saver:
             return
         if self._writing is None or self._writing.done():
             self.wait()
-            self._writing = self._writer.submit(save, self.path, state, recorder.so_far(), self.fingerprint)
+            self._writing = self._writer.submit(save, self.path, state, recorder.so_far(), self.mark)
             self._last = time.monotonic()
 
     def keep(self, state: State, recorder: Recorder) -> None:
         """Write this state and wait until it is written."""
         self.wait()
         if self.path is not None:
-            save(self.path, state, recorder, self.fingerprint)
+            save(self.path, state, recorder, self.mark)
 
     def wait(self) -> None:
         """Until nothing is being written."""
@@ -104,7 +111,7 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
     return cast(State, tree_unflatten(filled, spec))._replace(round=round)
 
 
-def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int) -> str:
+def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int, options: RunOptions) -> str:
     """What must be the same for a run to go on from a checkpoint: everything that decides its numbers."""
     about: tuple[object, ...] = (
         rule,
@@ -114,8 +121,8 @@ def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int)
         world.model.shared,
         world.task.judge,
         world.task.optimiser,
+        options.fingerprint,
     )
-    about += () if world.judge_dtype is None else (world.judge_dtype,)
     digest = hashlib.sha256(repr(about).encode())
     given = [world.start, world.step_size, world.forgetting, world.byzantine, *world.sample(0)]
     given += [] if world.skip is None else [world.skip]

@@ -34,7 +34,9 @@ class RunOptions:
 record_every=None)
     """
 
-    device: str = _option("auto", "Where to compute: `auto`, `cpu`, `cuda`, `cuda:1`, …", metavar="D")
+    device: str = _option(
+        "auto", "Where to compute: `auto`, `cpu`, `cuda`, `cuda:1`, …", metavar="D", changes_results=False
+    )
     dtype: str = _option("float32", "The type of numbers: `float32` or `float64`.", metavar="TYPE")
     judge_dtype: str | None = _option(
         None, "Judge neighbours in another type of numbers, such as `bfloat16`; faster on a GPU.", metavar="TYPE"
@@ -49,6 +51,7 @@ record_every=None)
         False,
         "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast, "
         "which pays in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+        changes_results=False,
     )
     threads: int | None = _option(
         None,
@@ -95,10 +98,12 @@ record_every=None)
 
     @property
     def fingerprint(self) -> tuple[tuple[str, Any], ...]:
-        """The changed options that change results: two runs that differ in them must not be taken for one another.
+        """The changed options that change results by more than rounding.
 
-        >>> RunOptions(compile=True, threads=2).fingerprint
-        (('compile', True),)
+        Two runs that differ in them must not be taken for one another.
+
+        >>> RunOptions(dtype="float64", threads=2).fingerprint
+        (('dtype', 'float64'),)
         """
         deciding = {one.name for one in fields(self) if one.metadata["changes_results"]}
         return tuple((name, value) for name, value in self.changed.items() if name in deciding)

@@ -1,50 +1,30 @@
 """The round: start reading here.
 
-Every agent adapts its model on its own data (eq. 2), sends it, hears its neighbours' (some of them lies), judges what
-it hears on its next sample, and combines what is worth it (eq. 3). Everybody does so at once: models are one matrix.
+Every agent adapts its model on its own data (eq. 2), sends it, hears its neighbours' models (some of them lies), judges
+what it hears on its next sample, and combines what is worth it (eq. 3). All agents do so at once: their models are one
+matrix, one row per agent. `world.executor` computes the functions that are given to it; how is not said here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from varangian.attacks.base import Attack, Hidden, Insight, View
-from varangian.core.blocks import FEW, by_blocks, each
-from varangian.core.graph import Neighbourhoods
-from varangian.core.ground_truth import Truth
+from varangian.attacks.base import Attack, Insight, View
+from varangian.core.exchange import Exchange
 from varangian.core.inbox import Inbox, Table
 from varangian.core.messages import ToAll, ToEach, Told, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
 from varangian.core.wiring import Wiring
-from varangian.engine.compute.compile import fused
-from varangian.engine.device import addressed
-from varangian.engine.kernels.loss_based import loop_for
-from varangian.engine.rule_memory import carried
-from varangian.engine.state import Heard, Seen, State
+from varangian.engine.rule_memory import carried, initial_memory
+from varangian.engine.state import Seen, State, exchange_of
 from varangian.engine.world import World
 from varangian.rules.base import Rule
-
-
-def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
-    """The state before the first round; at a later one, a state of the right shape to be filled."""
-    wiring = world.wiring(max(0, round - 1))
-    return State(
-        round=round,
-        models=world.start,
-        sample=world.sample(0),
-        fresh=torch.ones_like(world.step_size, dtype=torch.bool),
-        optimiser=world.task.optimiser.init(world.start),
-        rule=[rule.init(table.blank(world.start.dtype)) for table in wiring.tables],
-        attack=attack.init(world.first_of_byzantine[:, : world.model.shared]),
-    )
 
 
 def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
@@ -62,13 +42,13 @@ def listen(
     optimiser: tuple[Tensor, ...],
     told: Told,
 ) -> tuple[State, Seen]:
-    """The second half of a round: what agents make of what they and their neighbours have adapted."""
+    """The second half of a round, once all agents have adapted; `told` is what they would say if all were honest."""
     wiring = world.wiring(state.round)
     memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
     sent, attack_state = lie(world, rule, memory, attack, state, adapted, told, wiring)
     delivered = deliver(told.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    models, weights, memory = combine(world, rule, memory, wiring, state, Heard(delivered, adapted, sample))
+    models, weights, memory = combine(world, rule, memory, exchange_of(world, state, adapted, delivered, sample))
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -93,14 +73,10 @@ def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Mode
         kept = [torch.where(take, new, old) for new, old in zip(after, optimiser, strict=True)]
         return torch.where(take, stepped, models), tuple(kept)
 
-    everyones = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
-    parts = tree_map(lambda part: part[agents], everyones) if agents != slice(None) else everyones
-    # Few numbers are compiled as one loop over all agents; many are worked on block by block.
-    few = world.start.shape[1] <= FEW
-    in_blocks = partial(by_blocks, step if few else fused(step, world), whole=world.model.random)
-    stepped = fused(step, world, plain=cast(Any, in_blocks)) if few else in_blocks
-    with addressed(world, state.round) if world.model.random else nullcontext():
-        adapted: tuple[Models, tuple[Tensor, ...]] = stepped(*parts)
+    everyone = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
+    some = everyone if agents == slice(None) else tree_map(lambda part: part[agents], everyone)
+    with world.training_randomness(state.round):
+        adapted: tuple[Models, tuple[Tensor, ...]] = world.executor.per_agent(step, *some, whole=world.model.random)
     return adapted
 
 
@@ -119,15 +95,16 @@ def lie(
         return None, state.attack
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        heard = Heard(deliver(told.adapted, sent, world.byzantine), adapted, state.sample)
+        delivered = deliver(told.adapted, sent, world.byzantine)
+        exchange = exchange_of(world, state, adapted, delivered, state.sample)
         if other is None or other == rule:
-            return combine(world, rule, memory, wiring, state, heard)[0]
-        blank = [other.init(table.blank(adapted.dtype)) for table in wiring.tables]
-        return combine(world, other, blank, wiring, state, heard)[0]
+            return combine(world, rule, memory, exchange)[0]
+        return combine(world, other, initial_memory(other, wiring, adapted.dtype), exchange)[0]
 
     def last_loss(models: Models) -> Float[Tensor, " agent"]:
         return own_loss(world.model, models, state.sample)
 
+    insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
     view = View(
         round=state.round,
         adapted=told.adapted,
@@ -136,74 +113,31 @@ def lie(
         draws=world.byzantine_draws,
         wiring=wiring.known or wiring,
         network=world.network,
-        insight=Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
-        if world.whole
-        else cast(Insight, Hidden()),
+        insight=insight if world.whole else Insight.hidden(),
     )
     return attack.send(view, state.attack)
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next; who goes without keeps the one it has."""
+    """The sample to judge on now and to train on next; agents without a new batch keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh
-    lot = world.draws.uniform("skip", state.round + 1, 1, world.skip.dtype)
-    fresh = lot >= world.skip
+    fresh = world.draws.uniform("skip", state.round + 1, 1, world.skip.dtype) >= world.skip
 
-    def held(new: Tensor, old: Tensor) -> Tensor:
+    def kept(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(fresh.view(-1, *[1] * (new.ndim - 1)), new, old)
 
-    return tuple(held(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
+    return tuple(kept(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
 
 
 def combine(
-    world: World, rule: Rule[Any], memory: Sequence[Any], wiring: Wiring, state: State, heard: Heard
+    world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exchange
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
-    """θ_k = Σ_l a_lk θ̂_l (eq. 3), the weights being the rule's; Byzantine agents keep to themselves."""
+    """θ_k = Σ_l a_lk θ̂_l (eq. 3), with the rule's weights. Byzantine agents keep their own models."""
 
     def combined(inbox: Inbox, memory: Any, normal: Tensor) -> tuple[Models, Table | None, Any]:
-        models, weights, state = rule.combine(inbox, memory)
-        return torch.where(finite_rows(models) & normal, models, inbox.own), weights, state
+        models, weights, after = rule.combine(inbox, memory)
+        return torch.where(finite_rows(models) & normal, models, inbox.own), weights, after
 
-    def of_table(table: Neighbourhoods, source: Tensor, memory: Any) -> tuple[Models, Table | None, Any]:
-        inbox = inbox_of(world, wiring, table, source, state, heard)
-        return fast(inbox, memory, table.rows_of(world.is_normal))
-
-    loop = loop_for(world, rule)
-    if loop is not None:
-        return loop(world, wiring, memory, state, heard)
-    fast = fused(combined, world, rule)
-    models, weights, states = zip(
-        *each(of_table, wiring.tables, wiring.sources(heard.delivered), memory, device=world.start.device), strict=True
-    )
-    return wiring.everyones(models), weights, states
-
-
-def inbox_of(
-    world: World,
-    wiring: Wiring,
-    table: Neighbourhoods,
-    source: Int[Tensor, "agent slot"],
-    state: State,
-    heard: Heard,
-) -> Inbox:
-    """What each agent of a table sees."""
-    of, delivered = table.rows_of, heard.delivered
-    return Inbox(
-        model=world.judging,
-        rows=delivered.rows,
-        source=source,
-        heard=delivered.heard(source, table),
-        own=of(heard.adapted),
-        previous=of(state.models),
-        samples={"next": tuple(map(of, heard.sample)), "same": tuple(map(of, state.sample))},
-        judged_on=world.task.judge,
-        forgetting=of(world.forgetting),
-        step_size=of(world.step_size_at(state.round)),
-        truth=Truth(table, heard.adapted, world.group, wiring.normal, world.risk),
-        dense=table.dense,
-        alike=table.complete and not delivered.two_faced,
-        private_rows=len(delivered.rows) - world.agents,
-        round=state.round,
-    )
+    return world.executor.per_table(rule, combined, exchange, memory)

@@ -14,12 +14,17 @@ from varangian.core.wiring import Wiring
 from varangian.rules.base import Rule
 
 
+def initial_memory(rule: Rule[Any], wiring: Wiring, dtype: torch.dtype) -> list[Any]:
+    """What the rule remembers of every table before the first round."""
+    return [rule.init(table.blank(dtype)) for table in wiring.tables]
+
+
 def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
     """The rule's states laid out for a new graph: who stays a neighbour is remembered, a newcomer is a stranger."""
     if old is new:
         return states
     leaves = [tree_flatten(state)[0] for state in states]
-    fresh = [rule.init(table.blank(dtype)) for table in new.tables]
+    fresh = initial_memory(rule, new, dtype)
     known, place = _edges(old)
     code, order = known.sort()
     out: list[Any] = []

@@ -13,7 +13,7 @@ import xarray as xr
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
 from varangian.core.graph import Graph, TimeVarying
-from varangian.core.memory import budget, check, of_run
+from varangian.core.memory import check_fits
 from varangian.core.scene import Byzantine, Scene
 from varangian.core.task import Task
 from varangian.engine import checkpoint as checkpoints
@@ -21,11 +21,12 @@ from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
-from varangian.engine.compute.compile import compiling
-from varangian.engine.device import chosen_device, chosen_dtype, seeds_at_once, threads_for, with_threads
+from varangian.engine.compute.memory import estimate
+from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.engine.recorder import Recorder, thinned
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import World, poisoned, prepare
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
@@ -75,10 +76,7 @@ def simulate(
     >>> result["regret"].dims
     ('seed', 'round', 'agent')
     """
-    chosen_options = RunOptions.of(options)
-    device, dtype, judge_dtype = chosen_options.device, chosen_options.dtype, chosen_options.judge_dtype
-    memory, compile, threads = chosen_options.memory, chosen_options.compile, chosen_options.threads
-    record_every = chosen_options.record_every
+    how = RunOptions.of(options)
     rule, attack = rule or loss_based(), attack or silent()
     rounds = rounds if rounds is not None else task.rounds if isinstance(task, Study) else 100
     if rounds < 1:
@@ -90,29 +88,30 @@ def simulate(
     cluster = chosen(engine)
     if cluster is not None:
         for name in ("compile", "memory", "threads"):
-            if name in chosen_options.changed:
+            if name in how.changed:
                 raise BadInput(f"{name} is for rounds played by this process; leave out {name} or engine")
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
-        return on_cluster(cluster, jobs, device, dtype, judge_dtype, callbacks, folder, resume, record_every)
+        return on_cluster(cluster, jobs, how, callbacks, folder, resume)
     parts: list[xr.Dataset] = []
-    with budget(memory), with_threads(threads):
-        opening = _scene(task, graph, numbers[0])
-        together = seeds_at_once(opening) if len(numbers) > 1 else 1
-        for first in range(0, len(numbers), together):
-            some = numbers[first : first + together]
-            file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-            scenes = [opening if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
-            place, number = chosen_device(device, scenes), chosen_dtype(dtype)
-            recorder = Recorder(*thinned(scenes, rounds, record_every))
-            check(of_run(scenes, rule, rounds // recorder.every, number, bool(byzantine)), "this run", place)
-            world = prepare(scenes, some, byzantine, place, number, judge_dtype)
-            if resume and file and file.exists():
-                parts.append(results.load(file, checkpoints.fingerprint(world, rule, attack, rounds)))
-                continue
-            result = run(world, rule, attack, rounds, recorder, callbacks, file, resume, compile)
-            if file and together < len(numbers):
-                results.save(result, file)
-            parts.append(result)
+    first = _scene(task, graph, numbers[0])
+    together = seeds_at_once(first) if len(numbers) > 1 else 1
+    for start in range(0, len(numbers), together):
+        some = numbers[start : start + together]
+        file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
+        scenes = [first if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
+        execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
+        recorder = Recorder(*thinned(scenes, rounds, how.record_every))
+        needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
+        check_fits(needed, "this run", execution.device, execution.memory)
+        world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype)
+        mark = checkpoints.fingerprint(world, rule, attack, rounds, how)
+        if resume and file and file.exists():
+            parts.append(results.load(file, mark))
+            continue
+        result = run(world, rule, attack, rounds, recorder, callbacks, checkpoints.Saver.beside(file, mark), resume)
+        if file and together < len(numbers):
+            results.save(result, file)
+        parts.append(result)
     return parts[0] if len(parts) == 1 else results.joined(parts)
 
 
@@ -122,19 +121,16 @@ def run(
     attack: Attack[Any],
     rounds: int,
     recorder: Recorder,
-    callbacks: Sequence[Callback] = (),
-    file: Path | None = None,
-    resume: bool = False,
-    compile: bool = False,
+    callbacks: Sequence[Callback],
+    saver: checkpoints.Saver,
+    resume: bool,
 ) -> xr.Dataset:
-    """Play all rounds of a world, keeping a checkpoint beside `file` when stopped half-way."""
+    """Play all rounds of a world; the saver keeps a checkpoint if it is interrupted half-way."""
     world = poisoned(world, attack)
-    mark = checkpoints.fingerprint(world, rule, attack, rounds)
-    saver = checkpoints.Saver(file and file.with_suffix(".checkpoint"), mark)
-    with torch.no_grad(), threads_for(world), compiling(compile, world.start.device):
+    with torch.no_grad(), world.execution.applied():
         state = begin(world, rule, attack)
         if resume and saver.path and saver.path.exists():
-            state = checkpoints.load(saver.path, lambda round: begin(world, rule, attack, round), recorder, mark)
+            state = checkpoints.load(saver.path, lambda round: begin(world, rule, attack, round), recorder, saver.mark)
         began = time.perf_counter()
         for callback in callbacks:
             callback.start(world, state, rounds)
@@ -152,7 +148,7 @@ def run(
         finally:
             for callback in callbacks:
                 callback.end(world, state)
-        result = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=mark)
+        result = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=saver.mark)
     saver.discard()
     return result
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from varangian.attacks.base import Attack
+from varangian.core.exchange import Exchange
 from varangian.core.inbox import Table
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
+from varangian.engine.rule_memory import initial_memory
+from varangian.engine.world import World
+from varangian.rules.base import Rule
 
 
 class State(NamedTuple):
@@ -21,21 +27,11 @@ class State(NamedTuple):
     models: Models
     sample: Sample
     fresh: Bool[Tensor, "agent 1"]
-    """Who has not trained on its sample yet: everybody, but for those who go without a batch."""
+    """Who has not trained on its sample yet: everyone but agents that got no new batch."""
     optimiser: tuple[Tensor, ...]
     rule: Sequence[Any]
     """The rule's state for each table of neighbourhoods."""
     attack: Any
-
-
-class Heard(NamedTuple):
-    """What agents have before them when they combine."""
-
-    delivered: Delivered
-    adapted: Models
-    """θ̂_k, everyone's own."""
-    sample: Sample
-    """The next one, to judge on."""
 
 
 class Seen(NamedTuple):
@@ -44,3 +40,35 @@ class Seen(NamedTuple):
     before: Models
     wiring: Wiring
     weights: Sequence[Table | None]
+
+
+def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
+    """The state before the first round; at a later round, a state of the right shape to be filled."""
+    return State(
+        round=round,
+        models=world.start,
+        sample=world.sample(0),
+        fresh=torch.ones_like(world.step_size, dtype=torch.bool),
+        optimiser=world.task.optimiser.init(world.start),
+        rule=initial_memory(rule, world.wiring(max(0, round - 1)), world.start.dtype),
+        attack=attack.init(world.first_of_byzantine[:, : world.model.shared]),
+    )
+
+
+def exchange_of(world: World, state: State, adapted: Models, delivered: Delivered, sample: Sample) -> Exchange:
+    """What the network has before it when it combines, with `sample` as the next one to judge on."""
+    return Exchange(
+        round=state.round,
+        wiring=world.wiring(state.round),
+        delivered=delivered,
+        adapted=adapted,
+        previous=state.models,
+        samples={"next": sample, "same": state.sample},
+        model=world.judging,
+        judged_on=world.task.judge,
+        forgetting=world.forgetting,
+        step_size=world.step_size_at(state.round),
+        normal=world.is_normal,
+        group=world.group,
+        risk=world.risk,
+    )

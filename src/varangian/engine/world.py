@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,18 +12,20 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
-from varangian.core.blocks import FEW, ROWS, by_column, each, joined
 from varangian.core.draws import Draws, ahead
+from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
+from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import replayed
 from varangian.core.models.low_precision import Coarse
 from varangian.core.scene import Byzantine, Scene, chosen
-from varangian.core.task import TEST_LOSS, Copyable, Divisible, PerAgent, Stream, Task, part_of, side_by_side
+from varangian.core.task import TEST_LOSS, PerAgent, Task, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import Arrangement
-from varangian.engine.compute.compile import fused
+from varangian.engine.compute.choice import executor_for, settled
+from varangian.engine.executor import Executor
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +62,11 @@ class World:
     """Which task each agent has; one for all where nothing else is known."""
     arrangement: Arrangement | None
     """Where agents stand, if not in the order of their numbers."""
-    judge_dtype: str | None
     judging: Model
     """The model as neighbours are judged with: the task's own, unless they are judged in coarser numbers."""
+    execution: Execution
+    executor: Executor
+    """Computes the functions of a round."""
 
     @property
     def risk(self) -> Risk | None:
@@ -86,6 +90,17 @@ class World:
     def model(self) -> Model:
         return self.task.model
 
+    @contextmanager
+    def training_randomness(self, round: int) -> Iterator[None]:
+        """Set torch's own generator for a round, for models that train with it (dropout), and put it back after."""
+        if not self.model.random:
+            yield
+            return
+        device = self.start.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(self.draws.bits("training", torch.tensor([round], device=device), 1)[0, 0, 0]))
+            yield
+
     def step_size_at(self, round: int) -> Float[Tensor, "agent 1"]:
         schedule = self.task.schedule
         return self.step_size if schedule is None else self.step_size * schedule(round)
@@ -95,12 +110,21 @@ def prepare(
     scenes: Sequence[Scene],
     seeds: Sequence[int],
     byzantine: Byzantine,
-    device: torch.device,
-    dtype: torch.dtype,
+    execution: Execution = DEFAULT,
+    dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
 ) -> World:
-    """Lay the scenes side by side, one for each seed, and draw who is Byzantine."""
-    agents = scenes[0].task.agents
+    """Lay the scenes side by side, one for each seed, and draw who is Byzantine.
+
+    Args:
+        scenes: One network for each seed.
+        seeds: Their numbers.
+        byzantine: How many agents of each network are Byzantine, their share, or which they are.
+        execution: Where to compute, and with how much of the machine.
+        dtype: The type of numbers.
+        judge_dtype: The type of numbers to judge neighbours in. By default the same.
+    """
+    agents, device = scenes[0].task.agents, execution.device
     for scene in scenes:
         if isinstance(scene.graph, Graph):
             check_size(scene.graph, scene.task.agents)
@@ -117,7 +141,10 @@ def prepare(
         is_byzantine = is_byzantine[arrangement.order]
     everyone = Draws.join(draws).to(device)
     liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
-    tasks = [placed(scene.task, device) for scene in arranged]
+    wiring = wirer([scene.graph for scene in arranged], agents, is_byzantine, device)
+    execution = settled(execution, [scene.task for scene in arranged], len(wiring(0).tables), dtype)
+    executor = executor_for(execution)
+    tasks = [placed(scene.task, execution) for scene in arranged]
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
@@ -136,8 +163,8 @@ def prepare(
         scenes=tuple(scenes),
         draws=everyone,
         byzantine_draws=everyone.take(liar_rows),
-        sample=sampler(tasks, [draw.to(device) for draw in draws], dtype),
-        wiring=wirer([scene.graph for scene in arranged], agents, is_byzantine, device),
+        sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
+        wiring=wiring,
         byzantine=liar_rows,
         first_of_byzantine=start[liar_rows],
         is_byzantine=is_byzantine.to(device),
@@ -152,11 +179,17 @@ def prepare(
         network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
         group=torch.cat([groups_of(task) for task in tasks]).to(device),
         arrangement=arrangement,
-        judge_dtype=judge_dtype,
-        judging=tasks[0].model
-        if judge_dtype is None
-        else replayed(Coarse.of(scenes[0].task.model, judge_dtype), device),
+        judging=judging_model(scenes[0].task.model, tasks[0].model, judge_dtype, execution),
+        execution=execution,
+        executor=executor,
     )
+
+
+def judging_model(given: Model, placed: Model, judge_dtype: str | None, execution: Execution) -> Model:
+    """What neighbours are judged with: the model as it was placed, or the given one in another type of numbers."""
+    if judge_dtype is None:
+        return placed
+    return replayed(using(Coarse.of(given, judge_dtype), execution), execution.device)
 
 
 def groups_of(task: Task) -> Int[Tensor, " agent"]:
@@ -187,58 +220,22 @@ def poisoned(world: World, attack: AnyAttack) -> World:
     return replace(world, sample=sample)
 
 
-def placed(task: Task, device: torch.device) -> Task:
-    """The task with its data on a device, ready to be run there."""
+def placed(task: Task, execution: Execution) -> Task:
+    """The task with its data on the device, ready to be run there."""
+    device = execution.device
     return replace(
         task,
-        model=replayed(task.model, device),
+        model=replayed(using(task.model, execution), device),
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
-        held_out=task.held_out and task.held_out.to(device),
+        held_out=task.held_out and using(task.held_out.to(device), execution),
     )
 
 
-def sampler(tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype) -> Callable[[int], Sample]:
-    """From the round to what arrives in it, for several networks side by side."""
-    pieces = [piece for task, own in zip(tasks, draws, strict=True) for piece in _pieces(task.stream, own)]
-    streams, of_streams = zip(*pieces, strict=True)
-    only, drawn_anew = tasks[0].stream, len(tasks) == 1 and not _still(tasks[0].stream)
-
-    def in_pieces(start: int, rounds: int) -> Sample:
-        parts = each(
-            lambda stream, own: stream.samples(own, start, rounds, dtype),
-            streams,
-            of_streams,
-            device=draws[0].seed.device,
-        )
-        return tuple(joined(part, rows=1) for part in zip(*parts, strict=True))
-
-    numbers = sum(part.numel() for part in in_pieces(0, 1))
-    at_a_time = max(1, min(512, 2**18 // numbers))
-
-    def plainly(start: Tensor) -> Sample:
-        return in_pieces(int(start), at_a_time)
-
-    def in_one(start: Tensor) -> Sample:
-        # Only ever traced, with a round that holds no number.
-        return only.samples(draws[0], cast(int, start), at_a_time, dtype)
-
-    def samples(start: int, rounds: int) -> list[Sample]:
-        # Where many are drawn, that is a good part of a round.
-        many = drawn_anew and numbers >= 2**14
-        drawn = fused(in_one, only, plain=plainly)(torch.tensor(start)) if many else in_pieces(start, rounds)
-        return list(zip(*drawn, strict=True))
-
-    return ahead(samples, at_a_time)
-
-
-def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
-    if _still(stream) or draws.seed.device.type != "cpu":
-        return [(stream, draws)]
-    spans = [slice(first, first + ROWS) for first in range(0, stream.agents, ROWS)]
-    return [(part_of(stream, span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
-
-
-def _still(stream: Stream) -> bool:
-    """Data that lies still is only looked up: nothing is gained by doing so in blocks, or by compiling it."""
-    return isinstance(stream, Copyable) or not isinstance(stream, Divisible)
+def sampler(
+    tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
+) -> Callable[[int], Sample]:
+    """From the round to what arrives in it, for several networks side by side; small samples are drawn ahead."""
+    draw = executor.drawer([task.stream for task in tasks], draws, dtype)
+    numbers = sum(part.numel() for part in draw(0, 1))
+    return ahead(lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers)))

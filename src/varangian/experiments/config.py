@@ -17,11 +17,13 @@ import torch
 
 from varangian import attacks, rules, studies
 from varangian.attacks.base import AnyAttack
-from varangian.core import memory
 from varangian.core.draws import Draws
+from varangian.core.memory import check_fits, read_size
 from varangian.core.models.low_precision import Coarse
 from varangian.core.scene import Byzantine, chosen
-from varangian.engine.device import chosen_device, chosen_dtype
+from varangian.engine.compute.memory import LEAST_PER_AGENT, estimate
+from varangian.engine.device import execution_for, torch_dtype
+from varangian.engine.options import RunOptions
 from varangian.errors import BadInput, unknown
 from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
@@ -112,13 +114,17 @@ def check(plan: Plan) -> None:
     rounds = settings.get("rounds", settings.get("max_rounds"))
     if rounds is not None and rounds < 1:
         raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
-    with memory.budget(plan.memory):
-        scene = plan.study.scene(0)
-        place, number = chosen_device(plan.device, [scene]), chosen_dtype(plan.dtype)
-        for name in plan.rules:
-            recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
-            needed = memory.of_run([scene], plan.rule(name), recorded, number, any(plan.byzantine))
-            memory.check(needed, f"{plan.study.name} with {name}", place)
+    options = RunOptions(plan.device, plan.dtype, plan.judge_dtype, plan.memory)
+    budget = None if options.memory is None else read_size(options.memory)
+    agents = settings.get("agents")
+    if isinstance(agents, int):  # before the network is made
+        check_fits(agents * LEAST_PER_AGENT, f"a network of {agents} agents", budget=budget)
+    scene = plan.study.scene(0)
+    execution = execution_for(options, [scene])
+    for name in plan.rules:
+        recorded = min(plan.study.rounds, 10**7 // scene.task.agents)
+        needed = estimate([scene], plan.rule(name), recorded, torch_dtype(plan.dtype), any(plan.byzantine))
+        check_fits(needed, f"{plan.study.name} with {name}", execution.device, execution.memory)
     if plan.judge_dtype is not None:
         Coarse.of(scene.task.model, plan.judge_dtype)
     draws = Draws.of(0, scene.task.agents)

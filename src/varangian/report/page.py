@@ -12,8 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from varangian import __version__
 from varangian.core.files import whole
+from varangian.core.version import __version__
 from varangian.report.pack import deflated, packed
 from varangian.report.payload import page_tree
 from varangian.report.source import Run

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from varangian import __version__
+from varangian.core.version import __version__
 from varangian.engine.results import UNWEIGHED, higher_is_better, metrics_of
 from varangian.report.cells import cell_tree, detail_of, network_tree
 from varangian.report.source import Run

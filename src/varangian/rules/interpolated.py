@@ -6,15 +6,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding
 
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, not_worse, smooth
-from varangian.rules.mixture_loss import judged
-from varangian.rules.neighbourhoods import AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,12 @@ class interpolated:
         return Combined(inbox.mix(weights), weights, tuple(after))
 
     def _loss(self, inbox: Inbox, share: float) -> Table:
-        """ℓ((1 − s) θ̂_k + s θ̂_l; ξ_k), as many slots at a time as memory allows."""
+        """ℓ((1 − s) θ̂_k + s θ̂_l; ξ_k)."""
         of_messages = inbox.loss(self.judge)
         if share == 1:
             return of_messages
         own = inbox.own[:, None, : inbox.rows.shape[1]] * (1 - share)
-        pieces = inbox.source.split(max(1, AT_ONCE // max(1, inbox.own.numel())), dim=1)
-        loss = torch.cat([judged(inbox, own + share * embedding(part, inbox.rows), self.judge) for part in pieces], 1)
+        loss = inbox.loss_of(lambda messages, agents: own[agents] + share * messages, self.judge)
         # Rounding must not tell an agent's mixture with itself from itself.
         itself = torch.arange(loss.shape[1], device=loss.device) == 0
-        return torch.where(itself, of_messages, torch.where(inbox.heard, loss, math.inf))
+        return torch.where(itself, of_messages, loss)

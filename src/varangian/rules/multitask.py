@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from varangian.core.inbox import Inbox
+from varangian.core.layout import in_pieces
 from varangian.core.messages import finite_rows
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
@@ -35,8 +36,6 @@ from varangian.rules.evidence import (
 )
 from varangian.rules.mixture_loss import judged, onto_self
 from varangian.rules.neighbourhoods import (
-    AT_ONCE,
-    by_neighbourhood,
     check_tolerated,
     most_tolerated,
     others,
@@ -117,14 +116,14 @@ class f_resilient:
         slots = known.shape[1]
         subsets = _subsets(slots, most_tolerated(self.f, slots), known.device)
         allowed = tolerated(self.f, known)[:, None]
-        some = max(1, AT_ONCE // max(1, len(known) * max(slots, inbox.own.shape[1])))
-        costs: list[Tensor] = []
-        for subset in subsets.split(some):
+
+        def cost_without(subset: Bool[Tensor, "some slot"]) -> Float[Tensor, "agent some"]:
             fits = (known[:, None] & subset).sum(2) == allowed
             kept = known[:, None] & ~subset
             weights = by_inverse(evidence.repeat_interleave(len(subset), 0), kept.flatten(0, 1)).view_as(kept)
-            costs.append(torch.where(fits, judged(inbox, _mixes(inbox, weights), self.judge), math.inf))
-        cost = torch.cat(costs, 1)
+            return torch.where(fits, judged(inbox, _mixes(inbox, weights), self.judge), math.inf)
+
+        cost = in_pieces(cost_without, subsets, numbers=len(known) * max(slots, inbox.own.shape[1]), dim=1)
         # Where no combination has a cost, nobody can be told from a liar.
         best = known & ~subsets[cost.argmin(1)]
         return torch.where(everyone(cost).any(1, keepdim=True), best, known & ~others(known))
@@ -160,7 +159,7 @@ class relationship_learning:
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Combined[tuple[()]]:
         slots = inbox.heard.shape[1]
-        gram = by_neighbourhood(inbox, _gram).view(-1, slots, slots)
+        gram = inbox.by_neighbourhood(_gram).view(-1, slots, slots)
         value, vector = torch.linalg.eigh(gram)
         # What rounding leaves of an eigenvalue of zero would have a root that counts.
         noise = slots * torch.finfo(value.dtype).eps * value[:, -1:]

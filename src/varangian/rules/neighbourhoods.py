@@ -1,42 +1,14 @@
-"""What rules on whole neighbourhoods share: gathering messages within bounded memory, and how many liars to bear."""
+"""What rules on whole neighbourhoods share: how many Byzantine neighbours to tolerate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn.functional import embedding
 
-from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
 
 Heard = Bool[Tensor, "agent slot"]
-
-AT_ONCE = 2**24
-"""How many numbers the gathered messages of some agents, or the pairs of their neighbours, may take."""
-
-
-OfNeighbourhoods = Callable[..., Float[Tensor, "some out"]]
-"""From messages (some, slot, shared), who was heard (some, slot) and whatever else there is per agent."""
-
-
-def by_neighbourhood(inbox: Inbox, function: OfNeighbourhoods, *of_agents: Tensor) -> Float[Tensor, "agent out"]:
-    """`function(messages, heard, *of_agents)` for everyone, as many agents at a time as memory allows.
-
-    Messages are (some agents, slot, shared), slot 0 the agent's own; where nothing was heard stand finite numbers
-    that mean nothing, as the mask `heard` says. `of_agents` are the same agents' rows of each tensor given. What the
-    function returns, models or weights, has a row for each of these agents.
-
-        f = tolerated(0.2, inbox.heard)
-        shared = by_neighbourhood(inbox, lambda messages, heard, f: robust.trimmed_mean(messages, f, mask=heard), f)
-    """
-    slots = inbox.heard.shape[1]
-    some = max(1, AT_ONCE // max(1, slots * max(slots, inbox.rows.shape[1])))
-    pieces = zip(*(part.split(some) for part in (inbox.source, inbox.heard, *of_agents)), strict=True)
-    parts = [function(embedding(source, inbox.rows), heard, *rest) for source, heard, *rest in pieces]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def others(heard: Heard) -> Heard:

@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian import robust
-from varangian.core.inbox import Inbox
+from varangian.core.inbox import Inbox, OfNeighbourhoods
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
-from varangian.rules.neighbourhoods import OfNeighbourhoods, by_neighbourhood, check_tolerated, tolerated
+from varangian.rules.neighbourhoods import check_tolerated, tolerated
 
 Messages = Float[Tensor, "agent slot shared"]
 Mask = Bool[Tensor, "agent slot"]
@@ -43,7 +43,7 @@ class median:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        return _in_any_order(inbox, lambda messages, heard: robust.median(messages, mask=heard))
+        return _in_place(inbox, lambda messages, heard: robust.median(messages, mask=heard), any_order=True)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class trimmed_mean:
         def trimmed(messages: Messages, heard: Mask | None, f: int | Tensor) -> Tensor:
             return robust.trimmed_mean(messages, f, mask=heard)
 
-        return _in_any_order(inbox, trimmed, tolerated(self.f, inbox.heard))
+        return _in_place(inbox, trimmed, tolerated(self.f, inbox.heard), any_order=True)
 
 
 @dataclass(frozen=True)
@@ -247,33 +247,19 @@ _THEN: Mapping[str, OfNeighbourhoods] = {
 }
 
 
-def _in_place(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
+def _in_place(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor, any_order: bool = False) -> Stateless:
     """What the function makes of a neighbourhood takes the place of the part that travels."""
-    return Combined(inbox.with_private(by_neighbourhood(inbox, vector, *of_agents)), None, ())
-
-
-def _in_any_order(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
-    """The same for functions to which it does not matter who is who: once for all where all hear the same."""
-    if not inbox.alike:
-        return _in_place(inbox, vector, *of_agents)
-    # Of someone whose own message arrived: whose did not is no normal agent, and counts itself among the silent.
-    one = inbox.heard[:, 0].byte().argmax(0, keepdim=True)
-    few = replace(inbox, source=inbox.source[one], heard=inbox.heard[one])
-    if inbox.own.device.type == "cpu" and bool(few.heard.all()):  # a GPU would have to be waited for
-        found = vector(inbox.rows, None, *(int(part[one]) for part in of_agents))[None]
-    else:
-        found = by_neighbourhood(few, vector, *(part[one] for part in of_agents))
-    return Combined(inbox.with_private(found.expand(len(inbox.own), -1)), None, ())
+    return Combined(inbox.with_private(inbox.by_neighbourhood(vector, *of_agents, any_order=any_order)), None, ())
 
 
 def _weighed(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
-    found = by_neighbourhood(inbox, weights, *of_agents)
+    found = inbox.by_neighbourhood(weights, *of_agents)
     return Combined(inbox.mix(found), found, ())
 
 
 def _weighed_nearest_first(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
     nearest, order = _nearest_first(inbox)
-    found = by_neighbourhood(nearest, weights, *of_agents)
+    found = nearest.by_neighbourhood(weights, *of_agents)
     found = torch.zeros_like(found).scatter(1, order, found)
     return Combined(inbox.mix(found), found, ())
 

@@ -25,13 +25,12 @@ from torch import Tensor
 
 from varangian.core.draws import Draws
 from varangian.core.inbox import Inbox
+from varangian.core.layout import in_pieces
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Kept, Table, normalised, uniformly
 from varangian.rules.neighbourhoods import (
-    AT_ONCE,
-    by_neighbourhood,
     check_tolerated,
     honest_majority,
     most_tolerated,
@@ -238,7 +237,7 @@ class ios:
         f = tolerated(self.f, inbox.heard).minimum(honest_majority(inbox.heard))
         slots = inbox.heard.shape[1]
         cut = partial(_without_outliers, most=min(most_tolerated(self.f, slots), (slots - 1) // 2))
-        weights = by_neighbourhood(inbox, cut, f)
+        weights = inbox.by_neighbourhood(cut, f)
         return Combined(inbox.mix(weights), weights, state)
 
 
@@ -284,8 +283,7 @@ def sketched(rows: Float[Tensor, "row parameter"], width: int, seed: int = 0) ->
     parameters = rows.shape[1]
     width = max(1, min(width, parameters))
     order, sign = _hashes(parameters, seed, rows.device)
-    some = max(1, AT_ONCE // max(1, parameters))
-    return torch.cat([_summed(part[:, order] * sign, width) for part in rows.split(some)])
+    return in_pieces(lambda some: _summed(some[:, order] * sign, width), rows, numbers=parameters)
 
 
 def _summed(signed: Float[Tensor, "row parameter"], width: int) -> Float[Tensor, "row width"]:

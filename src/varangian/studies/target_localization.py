@@ -12,10 +12,9 @@ from torch import Tensor
 
 from varangian.attacks import pulling, uniform
 from varangian.attacks.base import AnyAttack
-from varangian.core import memory
-from varangian.core.blocks import by_column
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
+from varangian.core.layout import by_column
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
@@ -62,7 +61,6 @@ class target_localization:
 
     def scene(self, seed: int) -> Scene:
         """The network and the task of one seed."""
-        memory.check(self.agents * (600 + 200 * self.max_degree), f"a network of {self.agents} agents")
         position = self._position(seed)
         graph = Graph.geometric(position, self.radius, self.max_degree, seed)
         return Scene(self.task(seed), graph, positions=position)

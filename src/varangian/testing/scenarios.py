@@ -19,6 +19,7 @@ from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach, deliver
 from varangian.core.models.base import Formula, Sample
 from varangian.core.wiring import Wiring
+from varangian.engine.compute.evaluator import Fast
 from varangian.rules.base import Combined, Rule
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
@@ -98,8 +99,7 @@ class Story:
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
             truth=Truth(wiring.tables[0], own, *friends, lambda models: models.square().sum(1)),
-            dense=self.dense,
-            private_rows=len(rows) - agents,
+            evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),
         )
 
     def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:

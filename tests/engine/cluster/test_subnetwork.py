@@ -10,12 +10,17 @@ from small_tasks import AGENTS, softmax
 
 from varangian import Graph, attacks, rules, studies
 from varangian.core import optimisers
+from varangian.core.execution import DEFAULT
 from varangian.core.scene import Scene
 from varangian.engine.cluster.shard import Orders, Shard
 from varangian.engine.cluster.subnetwork import cut
+from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import poisoned, prepare
+
+OPTIONS = RunOptions(device="cpu", dtype="float64")
 
 
 def shards_of(scene: Scene, orders: Orders, byzantine: Any, part_of: torch.Tensor) -> list[Shard]:
@@ -40,14 +45,14 @@ def play_in_parts(shards: list[Shard], rounds: int) -> None:
 def agree(scene: Scene, rule: Any, attack: Any, byzantine: Any, shards: int, rounds: int = 12) -> None:
     """Models, memories and what is recorded, against the whole network."""
     snapshots = 4 if isinstance(scene.graph, Graph) else 0  # as in any run: slots change with a graph
-    world = prepare([scene], [0], byzantine, torch.device("cpu"), torch.float64)
+    world = prepare([scene], [0], byzantine, DEFAULT, torch.float64)
     world, recorder = poisoned(world, attack), Recorder(1, snapshots)
     state = begin(world, rule, attack)
     with torch.no_grad():
         for _ in range(rounds):
             state, seen = play_round(world, rule, attack, state)
             recorder.record(world, state, seen, rounds)
-    orders = Orders(rule, attack, rounds, 1, snapshots, "cpu", "float64", None)
+    orders = Orders(rule, attack, rounds, 1, snapshots, OPTIONS)
     part_of = torch.randperm(scene.task.agents, generator=torch.Generator().manual_seed(shards)) % shards
     parts = shards_of(scene, orders, byzantine, part_of)
     play_in_parts(parts, rounds)
@@ -167,7 +172,7 @@ def test_streams_and_places() -> None:
 
 
 def test_a_part_holds_its_own_data_alone_and_is_told_what_crosses() -> None:
-    orders = Orders(rules.average(), attacks.silent(), 3, 1, 0, "cpu", "float64", None)
+    orders = Orders(rules.average(), attacks.silent(), 3, 1, 0, OPTIONS)
     part_of = torch.arange(AGENTS) // 7
     one, other = shards_of(Scene(softmax(), Graph.ring(AGENTS)), orders, 0, part_of)
     assert len(one.part.task.stream.pool.x) == sum(12 + 3 * k for k in range(7))  # type: ignore[attr-defined]
@@ -179,7 +184,7 @@ def test_a_part_holds_its_own_data_alone_and_is_told_what_crosses() -> None:
 
 def test_a_part_goes_on_from_what_it_kept() -> None:
     scene = Scene(softmax(optimiser=optimisers.adam()), Graph.ring(AGENTS))
-    orders = Orders(rules.loss_based(), attacks.delay(), 8, 1, 2, "cpu", "float64", None)
+    orders = Orders(rules.loss_based(), attacks.delay(), 8, 1, 2, OPTIONS)
     part_of = torch.arange(AGENTS) % 3
     straight, broken = (shards_of(scene, orders, 3, part_of) for _ in range(2))
     play_in_parts(straight, 8)

@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
-from varangian.core.blocks import blockwise
+from varangian.core.execution import DEFAULT, Execution
 from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
 from varangian.engine.compute import compile as fused
 from varangian.engine.compute.cpp.translate import Unspelled
-from varangian.engine.round import begin, play_round
+from varangian.engine.round import play_round
+from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.rules.base import Combined
 
-CPU = torch.device("cpu")
 compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX") or {"darwin": "clang++"}.get(sys.platform, "g++")) is None,
     reason="there is no C++ compiler",
@@ -49,7 +49,7 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: graph)
     monkeypatch.setattr(fused, "_LOOPS", {})
     monkeypatch.setattr(fused, "lanewise", unspelled)
-    monkeypatch.setattr("varangian.engine.round.loop_for", lambda world, rule: None)
+    monkeypatch.setattr(fused, "kernel_for", lambda *args: None)
 
 
 @pytest.fixture(autouse=True)
@@ -177,13 +177,13 @@ def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
 @pytest.mark.usefixtures("_traced_only")
 def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varangian.core.graph.CACHED", 128)
-    monkeypatch.setattr("varangian.core.blocks.ROWS", 16)
-    monkeypatch.setattr("varangian.engine.world.ROWS", 16)
-    world = prepare([studies.target_localization(agents=60).scene(0)], [0], 0.2, CPU, torch.float64)
-    assert len(world.wiring(0).tables) > 3
+    monkeypatch.setattr("varangian.engine.compute.blocks.ROWS", 16)
     ends: list[Tensor] = []
     for compile in (False, True):
-        with torch.no_grad(), blockwise(2), fused.compiling(compile, CPU):
+        execution = Execution(threads=2, compile=compile)
+        world = prepare([studies.target_localization(agents=60).scene(0)], [0], 0.2, execution, torch.float64)
+        assert len(world.wiring(0).tables) > 3
+        with torch.no_grad(), world.execution.applied():
             state = begin(world, rules.loss_based(), attacks.uniform(15, 16))
             for _ in range(6):
                 state, _ = play_round(world, rules.loss_based(), attacks.uniform(15, 16), state)
@@ -194,14 +194,14 @@ def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.M
 @pytest.mark.usefixtures("_traced_only")
 @pytest.mark.parametrize("agents", [6000, 20_000])
 def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
-    world = prepare([studies.target_localization(agents=agents).scene(0)], [0], 0.2, CPU, torch.float32)
-    plain = [world.sample(round) for round in (3, 40)]
+    scene = studies.target_localization(agents=agents).scene(0)
+    plain = [prepare([scene], [0], 0.2, DEFAULT).sample(round) for round in (3, 40)]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):  # what a first run leaves behind must be of use to a second
-            with fused.compiling(True, CPU):
-                for _ in range(3):
-                    drawn = [world.sample(round) for round in (3, 40)]
+            world = prepare([scene], [0], 0.2, Execution(compile=True))
+            for _ in range(3):
+                drawn = [world.sample(round) for round in (3, 40)]
             torch.testing.assert_close(drawn, plain, rtol=0, atol=0)
     again = world.sample(41)
     assert all(type(part) is Tensor for part in again)

@@ -15,19 +15,21 @@ from torch.func import functional_call
 
 import varangian
 from varangian import BadInput, attacks, rules
-from varangian.core.blocks import blockwise, by_blocks, by_column, each, is_by_column, joined, own_copy, replaced
+from varangian.core.execution import DEFAULT, Execution, own_copy
 from varangian.core.graph import Graph
+from varangian.core.layout import by_column, is_by_column, joined, replaced
 from varangian.core.messages import finite_rows
 from varangian.core.models.conv_rewrite import ByWindows, lean
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Scene
 from varangian.core.task import Task
-from varangian.engine.round import begin, play_round
-from varangian.engine.state import Seen, State
+from varangian.engine.compute.blocks import Blocks
+from varangian.engine.round import play_round
+from varangian.engine.state import Seen, State, begin
 from varangian.engine.world import World, prepare
 from varangian.studies.target_localization import target_localization
 
-CPU = torch.device("cpu")
+TWO_THREADS = Execution(threads=2, torch_threads=1)
 RULES = [rules.loss_based(), rules.distance_based(p=1), rules.average(), rules.sparing(back_off=4, most=3)]
 ATTACKS = [attacks.uniform(15, 16), attacks.pulling((0.0,), 0.05), attacks.not_finite(), attacks.crash(at=3)]
 
@@ -47,9 +49,9 @@ def networks(agents: int = 20) -> Scene:
 
 
 def played(
-    scene: Scene, rule: Any, attack: Any, rounds: int = 6, dtype: torch.dtype = torch.float64
+    scene: Scene, rule: Any, attack: Any, rounds: int = 6, execution: Execution = DEFAULT
 ) -> tuple[World, State, Seen]:
-    world = prepare([scene], [0], 0.3, CPU, dtype)
+    world = prepare([scene], [0], 0.3, execution, torch.float64)
     with torch.no_grad():
         state = begin(world, rule, attack)
         for _ in range(rounds):
@@ -73,10 +75,19 @@ def same(scene: Scene, rule: Any, attack: Any, way: Callable[[], Any], exactly: 
 @contextmanager
 def setting(**values: Any) -> Iterator[None]:
     """Constants of the engine, named module_CONSTANT, with other values for a while."""
+    homes = {"graph": "core", "messages": "core", "draws": "core", "world": "engine"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
             module, _, constant = name.partition("_")
-            patch.setattr(f"varangian.{module}.{constant}", value)
+            patch.setattr(f"varangian.{homes.get(module, 'engine.compute')}.{module}.{constant}", value)
+        yield
+
+
+@contextmanager
+def order_after(agents: int) -> Iterator[None]:
+    """Networks of so many agents are reordered in memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("varangian.engine.compute.agent_order.LARGE", agents)
         yield
 
 
@@ -91,7 +102,7 @@ def test_tables_for_the_cache(rule: Any, attack: Any) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_neighbours_side_by_side_in_memory(rule: Any, attack: Any) -> None:
     """Who stands where changes nothing; slots keep their order, so turns are the same too."""
-    world = same(localization(), rule, attack, lambda: setting(arrange_LARGE=10))
+    world = same(localization(), rule, attack, lambda: order_after(10))
     assert world.arrangement is not None
     assert not torch.equal(world.arrangement.order, torch.arange(60))
 
@@ -101,7 +112,7 @@ def test_arranged_evaluations_and_results_are_in_the_order_of_numbers() -> None:
 
     study = target_localization(agents=40)
     plain = varangian.simulate(study, rounds=5, byzantine=0.25, dtype="float64")
-    with setting(arrange_LARGE=10):
+    with order_after(10):
         arranged = varangian.simulate(study, rounds=5, byzantine=0.25, dtype="float64")
     for name in ("regret", "msd", "loss", "byzantine_weight", "kept", "byzantine_agent", "group", "position"):
         assert abs(plain[name].astype(float) - arranged[name].astype(float)).max() < 1e-12, name
@@ -110,16 +121,15 @@ def test_arranged_evaluations_and_results_are_in_the_order_of_numbers() -> None:
 @pytest.mark.parametrize("attack", ATTACKS[:2], ids=str)
 def test_blocks_of_rows(attack: Any) -> None:
     """Drawing, adapting and combining in blocks: row by row the same numbers."""
-    same(localization(), rules.loss_based(), attack, lambda: setting(blocks_ROWS=7, world_ROWS=7), exactly=True)
+    same(localization(), rules.loss_based(), attack, lambda: setting(blocks_ROWS=7), exactly=True)
 
 
 @pytest.mark.parametrize("scene", [localization, networks])
 def test_threads(scene: Callable[[], Scene]) -> None:
     """Two threads compute what one does, bit for bit: every block has one thread."""
-    with setting(graph_CACHED=40, blocks_ROWS=7, world_ROWS=7):
+    with setting(graph_CACHED=40, blocks_ROWS=7):
         _, expected, _ = played(scene(), rules.loss_based(), ATTACKS[1])
-        with blockwise(2):
-            world, found, _ = played(scene(), rules.loss_based(), ATTACKS[1])
+        world, found, _ = played(scene(), rules.loss_based(), ATTACKS[1], execution=TWO_THREADS)
     assert len(world.wiring(0).tables) > 1
     assert torch.equal(found.models, expected.models)
 
@@ -127,7 +137,7 @@ def test_threads(scene: Callable[[], Scene]) -> None:
 @pytest.mark.parametrize("attack", ATTACKS[:3], ids=str)
 @pytest.mark.parametrize("rule", RULES[:2], ids=str)
 def test_columns_or_rows(rule: Any, attack: Any) -> None:
-    few = dict.fromkeys(("world_FEW", "inbox_FEW", "messages_FEW", "draws_FEW"), 0)
+    few = dict.fromkeys(("world_FEW", "evaluator_FEW", "messages_FEW", "draws_FEW"), 0)
     world = same(localization(), rule, attack, lambda: setting(**few))
     assert not is_by_column(world.start)
     assert is_by_column(played(localization(), rule, attack)[1].models)
@@ -138,8 +148,8 @@ def test_columns_or_rows(rule: Any, attack: Any) -> None:
 def test_messages_in_pieces(rule: Any, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         _, expected, _ = played(networks(), rule, ATTACKS[1])
-        patch.setattr("varangian.core.inbox._AT_ONCE", at_once)
-        patch.setattr("varangian.core.inbox._AT_ONCE_ON_GPU", 2 * at_once)
+        patch.setattr("varangian.engine.compute.evaluator._IN_CACHE", at_once)
+        patch.setattr("varangian.engine.compute.evaluator._ON_GPU", 2 * at_once)
         _, found, _ = played(networks(), rule, ATTACKS[1])
     torch.testing.assert_close(found.models, expected.models, atol=1e-12, rtol=1e-12)
 
@@ -169,7 +179,9 @@ def test_replaced_rows_leave_the_order_of_storage() -> None:
 def test_blocks_of_nested_tensors() -> None:
     a, b, c = torch.randn(30, 2), torch.randn(30, 1), torch.randn(30)
     with setting(blocks_ROWS=7):
-        first, (second, third) = by_blocks(lambda x, pair: (x + pair[0], (pair[1] * 2, x.sum(1))), a, (b, c))
+        first, (second, third) = Blocks(DEFAULT).per_agent(
+            lambda x, pair: (x + pair[0], (pair[1] * 2, x.sum(1))), a, (b, c)
+        )
     assert torch.equal(first, a + b)
     assert torch.equal(second, c * 2)
     assert torch.equal(third, a.sum(1))
@@ -177,19 +189,18 @@ def test_blocks_of_nested_tensors() -> None:
 
 def test_every_thread_has_gradients_when_its_caller_has() -> None:
     for learning in (True, False):
-        with torch.set_grad_enabled(learning), blockwise(2):
-            assert each(lambda _: torch.is_grad_enabled(), [0, 1, 2], device=CPU) == [learning] * 3
+        with torch.set_grad_enabled(learning):
+            assert TWO_THREADS.each(lambda _: torch.is_grad_enabled(), [0, 1, 2]) == [learning] * 3
 
 
 def test_errors_of_threads_reach_the_caller() -> None:
-    with blockwise(2), pytest.raises(ZeroDivisionError):
-        each(lambda x: 1 // x, [1, 0, 2], device=CPU)
+    with pytest.raises(ZeroDivisionError):
+        TWO_THREADS.each(lambda x: 1 // x, [1, 0, 2])
 
 
 def test_a_module_is_never_shared_by_threads() -> None:
     module = nn.Linear(2, 1)
-    with blockwise(2):
-        copies = each(lambda _: own_copy(module), [0, 1, 2, 3], device=CPU)
+    copies = TWO_THREADS.each(lambda _: own_copy(module), [0, 1, 2, 3])
     assert own_copy(module) is module
     assert all(copy is not module for copy in copies)
 
@@ -300,10 +311,10 @@ def test_what_all_labels_share_does_not_blur_softmax() -> None:
 def test_convolutions_one_by_one(threads: int) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)).double()
-    model = Stacked.of(net, nn.functional.cross_entropy)
+    model = Stacked.of(net, nn.functional.cross_entropy).using(Execution(threads=threads))
     rows, x = torch.randn(5, model.parameters).double(), torch.randn(5, 35, 1, 6, 6).double()
     y = torch.randint(0, 3, (5, 35))
-    with torch.no_grad(), blockwise(threads):
+    with torch.no_grad():
         expected = one_by_one(model, rows, x, y)
         torch.testing.assert_close(model.judge_all(rows, (x, y)), expected)
         torch.testing.assert_close(model.judge(rows[:, None], (x, y))[:, 0], expected.diagonal())
@@ -327,5 +338,5 @@ def test_a_run_has_the_threads_it_is_given() -> None:
         varangian.simulate(study, rounds=1, callbacks=[Watch()], threads=threads)
     assert seen == [1, 2, 1]
     assert torch.get_num_threads() == before
-    with pytest.raises(BadInput, match="at least one thread, but threads is 0"):
+    with pytest.raises(BadInput, match="threads must be a whole number of at least 1, but is 0"):
         varangian.simulate(study, rounds=1, threads=0)

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -16,21 +17,23 @@ from torch import Tensor
 
 import varangian
 from varangian import Graph, Task, attacks, rules, studies
-from varangian.core.blocks import blockwise
+from varangian.core.exchange import Exchange
+from varangian.core.execution import DEFAULT, Execution
 from varangian.core.messages import Told, deliver
 from varangian.core.models.base import Formula
 from varangian.core.scene import Scene
-from varangian.engine.compute import compile as fused
+from varangian.engine.compute.compile import Compiled
 from varangian.engine.compute.cpp import build
 from varangian.engine.compute.cpp.agent_loop import lanewise
 from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.kernels import register
 from varangian.engine.kernels.loss_based import Loop, loop_for
-from varangian.engine.round import adapt, begin, combine, lie, next_sample, play_round
-from varangian.engine.state import Heard
+from varangian.engine.kernels.registry import kernel_for
+from varangian.engine.round import adapt, combine, lie, next_sample, play_round
+from varangian.engine.state import State, begin, exchange_of
 from varangian.engine.world import World, prepare
 from varangian.rules.evidence import Smoothed
 
-CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32" or shutil.which(os.environ.get("CXX") or build.compiler()) is None,
     reason="there is no C++ compiler that knows vectors",
@@ -77,8 +80,7 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.ROWS", 8)
 
     a, b = torch.randn(61, 3), torch.randn(61)
-    with blockwise(2):
-        (ours,) = lanewise(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b))(a, b)
+    (ours,) = lanewise(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b), threads=2)(a, b)
     torch.testing.assert_close(ours, FUNCTIONS["clamped"](a, b))
 
 
@@ -125,9 +127,9 @@ def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("varangian.engine.compute.cpp.build.Path.write_text", full)
     world = localized(12, torch.float32)
-    with torch.no_grad(), fused.compiling(True, CPU), pytest.warns(UserWarning, match="No space left on device"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="No space left on device"):
         # Another formula than elsewhere in this file, so that it is not compiled already.
-        assert loop_for(world, rules.loss_based(keep="all", smoothing=0.123)) is None
+        assert loop_for(rules.loss_based(keep="all", smoothing=0.123), honest_exchange(world), DEFAULT) is None
 
 
 RULES = [
@@ -145,12 +147,24 @@ ATTACKS = [
 ]
 
 
+def localized_scene(agents: int) -> Scene:
+    return studies.target_localization(agents=agents).scene(1)
+
+
 def localized(agents: int, dtype: torch.dtype) -> World:
-    return prepare([studies.target_localization(agents=agents).scene(1)], [1], 0.3, CPU, dtype)
+    return prepare([localized_scene(agents)], [1], 0.3, DEFAULT, dtype)
+
+
+def honest_exchange(world: World, state: State | None = None) -> Exchange:
+    """What agents exchange in the first round, or the next, if nobody lies."""
+    state = state or begin(world, rules.loss_based(), attacks.silent())
+    adapted, _ = adapt(world, state)
+    return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), next_sample(world, state)[0])
 
 
 def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
     """Every round once as it is written and once as a loop, from the same state."""
+    compiled = replace(world, executor=Compiled(DEFAULT))
     with torch.no_grad():
         state = begin(world, rule, attack)
         for _ in range(rounds):
@@ -158,11 +172,10 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
             wiring, told = world.wiring(0), Told(adapted, state.models)
             sent, _ = lie(world, rule, state.rule, attack, state, adapted, told, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
-            heard = Heard(delivered, adapted, next_sample(world, state)[0])
-            models, weights, memory = combine(world, rule, state.rule, wiring, state, heard)
-            with fused.compiling(True, CPU):
-                assert isinstance(loop_for(world, rule), Loop)
-                ours = combine(world, rule, state.rule, wiring, state, heard)
+            exchange = exchange_of(world, state, adapted, delivered, next_sample(world, state)[0])
+            models, weights, memory = combine(world, rule, state.rule, exchange)
+            assert isinstance(kernel_for(rule, exchange, DEFAULT), Loop)
+            ours = combine(compiled, rule, state.rule, exchange)
             near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
             torch.testing.assert_close(ours[0], models, **near)
             torch.testing.assert_close(list(ours[1]), list(weights), **near)
@@ -198,7 +211,7 @@ def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tenso
 
     model = Formula(start.shape[1], loss, first=lambda agents: start)
     task = Task(model=model, stream=Same(), step_size=0.0, forgetting=0.5)
-    return prepare([Scene(task, graph)], [0], 0, CPU, torch.float32)
+    return prepare([Scene(task, graph)], [0], 0, DEFAULT, torch.float32)
 
 
 def test_models_that_are_never_wrong_share_all_weight() -> None:
@@ -209,8 +222,9 @@ def test_models_that_are_never_wrong_share_all_weight() -> None:
         lambda theta, sample: (theta[..., 0] - sample[0]).square(), 20, start, Graph.complete(20), start[:, 0]
     )
     both_ways(world, rules.loss_based(), attacks.silent(), rounds=2, tolerance=1e-6)
-    with torch.no_grad(), fused.compiling(True, CPU):
+    with torch.no_grad():
         state = begin(world, rules.loss_based(), attacks.silent())
+        world = replace(world, executor=Compiled(DEFAULT))
         state, _ = play_round(world, rules.loss_based(), attacks.silent(), state)
     assert state.models[:, 1].allclose(torch.tensor(1.5e6))
 
@@ -226,23 +240,51 @@ def test_losses_that_are_no_numbers_are_no_evidence() -> None:
 def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
     start = torch.linspace(-1, 1, 12).view(6, 2)
     world = world_of(lambda t, s: t.sort(-1).values[..., 0] ** 2, 6, start, Graph.ring(6), torch.ones(6))
-    with torch.no_grad(), fused.compiling(True, CPU), pytest.warns(UserWarning, match="by torch, not as one loop"):
-        assert loop_for(world, rules.loss_based()) is None
+    with torch.no_grad(), pytest.warns(UserWarning, match="by torch, not as one loop"):
+        assert loop_for(rules.loss_based(), honest_exchange(world), DEFAULT) is None
 
 
 def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
     class like_it(rules.loss_based):
         """May do anything else."""
 
-    world = localized(12, torch.float32)
     with torch.no_grad():
-        assert loop_for(world, rules.loss_based()) is None
-        with fused.compiling(True, CPU):
-            assert loop_for(world, rules.average()) is None
-            assert loop_for(world, like_it()) is None
-            assert loop_for(world, rules.loss_based(weigh="regret")) is None
-            with torch.enable_grad():
-                assert loop_for(world, rules.loss_based()) is None
+        exchange = honest_exchange(localized(12, torch.float32))
+        assert isinstance(kernel_for(rules.loss_based(), exchange, DEFAULT), Loop)
+        assert kernel_for(rules.average(), exchange, DEFAULT) is None
+        assert kernel_for(like_it(), exchange, DEFAULT) is None
+        assert kernel_for(rules.loss_based(weigh="regret"), exchange, DEFAULT) is None
+
+
+def test_a_rule_of_ones_own_can_bring_a_kernel() -> None:
+    """It is used in compiled runs, and where nobody asks for gradients."""
+
+    @dataclass(frozen=True)
+    class keeping(rules.alone):
+        """No cooperation, with a kernel."""
+
+    calls: list[int] = []
+
+    def make(rule: keeping, exchange: Exchange, execution: Execution) -> Any:
+        def kernel(exchange: Exchange, memory: Any) -> Any:
+            calls.append(exchange.round)
+            return exchange.adapted, [None for _ in exchange.wiring.tables], memory
+
+        return kernel
+
+    register(keeping, make)
+    plain, compiled = (prepare([localized_scene(12)], [1], 0.3, Execution(compile=way)) for way in (False, True))
+    ends = []
+    for world in (plain, compiled):
+        with torch.no_grad():
+            state = begin(world, keeping(), attacks.silent())
+            for _ in range(3):
+                state, _ = play_round(world, keeping(), attacks.silent(), state)
+        ends.append(state.models)
+    torch.testing.assert_close(*ends)
+    assert calls == [0, 1, 2]
+    combine(compiled, keeping(), state.rule, honest_exchange(compiled, state))  # with gradients
+    assert calls == [0, 1, 2]
 
 
 def test_a_compiled_run_ends_where_the_plain_one_does() -> None:
@@ -254,7 +296,8 @@ def test_a_compiled_run_ends_where_the_plain_one_does() -> None:
 
 def test_phi_is_kept_as_the_rule_keeps_it() -> None:
     world, rule = localized(12, torch.float32), rules.loss_based()
-    with torch.no_grad(), fused.compiling(True, CPU):
+    world = replace(world, executor=Compiled(DEFAULT))
+    with torch.no_grad():
         state = begin(world, rule, attacks.silent())
         after, _ = play_round(world, rule, attacks.silent(), state)
     assert isinstance(after.rule[0], Smoothed)
@@ -269,7 +312,7 @@ def test_agents_that_stand_apart_in_their_tables() -> None:
     ring = [((k + step) % agents, k) for k in range(agents) for step in (1, agents - 1)]
     graph = Graph.from_edges(agents, sorted({*edges, *ring}))
     study = studies.target_localization(agents=agents)
-    world = prepare([Scene(study.task(1), graph)], [1], 0.3, CPU, torch.float64)
+    world = prepare([Scene(study.task(1), graph)], [1], 0.3, DEFAULT, torch.float64)
     assert any(table.span is None for table in world.wiring(0).tables)
     for attack in (attacks.uniform(15, 16), attacks.not_finite(), attacks.pulling(step=0.3)):
         both_ways(world, rules.loss_based(), attack, rounds=3, tolerance=1e-11)
@@ -280,22 +323,20 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
     """The call ends while a thread has yet to begin: all that it was pointed to must still be there."""
     held: list[Any] = []
 
-    def interrupted(function: Any, *parts: Any, device: torch.device) -> None:
+    def interrupted(execution: Execution, function: Any, *parts: Any) -> None:
         held.append(function)
         raise KeyboardInterrupt
 
     world, rule = localized(40, torch.float32), rules.loss_based()
-    with torch.no_grad(), fused.compiling(True, CPU):
+    with torch.no_grad():
         state = begin(world, rule, attacks.silent())
-        adapted, _ = adapt(world, state)
-        heard = Heard(deliver(adapted, None, world.byzantine), adapted, next_sample(world, state)[0])
-        loop = loop_for(world, rule)
+        exchange = honest_exchange(world, state)
+        loop = loop_for(rule, exchange, DEFAULT)
         assert loop is not None
-        monkeypatch.setattr("varangian.engine.kernels.loss_based.each", interrupted)
+        step = lanewise(lambda a: [a + a], (torch.ones(40),))
+        monkeypatch.setattr(Execution, "each", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            loop(world, world.wiring(0), state.rule, state, heard)
-    step = lanewise(lambda a: [a + a], (torch.ones(40),))
-    monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.each", interrupted)
+            loop(exchange, state.rule)
     with pytest.raises(KeyboardInterrupt):
         step(torch.ones(40))
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.execution import Execution
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Stacked
 from varangian.errors import BadInput, unknown
@@ -46,6 +47,10 @@ class Coarse:
     @property
     def random(self) -> bool:
         return self.model.random
+
+    def using(self, execution: Execution) -> Coarse:
+        """The same model with so many threads and so much memory."""
+        return replace(self, model=self.model.using(execution))
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         return self.model.start(agents, dtype, device)

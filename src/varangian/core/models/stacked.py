@@ -10,7 +10,7 @@ and stays at home: an agent judges its neighbours' parameters with its own stati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
-from varangian.core.blocks import each, own_copy
-from varangian.core.memory import numbers_at_once
+from varangian.core.execution import DEFAULT, Execution, own_copy
 from varangian.core.models.base import Models, Sample
 from varangian.core.models.conv_rewrite import lean
 from varangian.core.models.cuda_graphs import forward_of
@@ -58,6 +57,7 @@ class Stacked:
     """Predictions depend on the rest of the batch even when judging, so that samples must not be mixed."""
     convolves: bool
     """Then go model by model where it pays: grouped convolutions, which is what stacking makes of them, are slow."""
+    execution: Execution = DEFAULT
 
     @staticmethod
     def of(module: nn.Module, loss: Loss, share: Sequence[str] | None = None) -> Stacked:
@@ -90,6 +90,10 @@ class Stacked:
     def parameters(self) -> int:
         return sum(shape.numel() for shape in self.shapes)
 
+    def using(self, execution: Execution) -> Stacked:
+        """The same model with so many threads and so much memory."""
+        return replace(self, execution=execution)
+
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         """Everyone starts from the module as it was given."""
         self.training.to(dtype=dtype, device=device)
@@ -104,7 +108,9 @@ class Stacked:
     def predict_all(self, models: Models, x: Float[Tensor, "agent item ..."]) -> Tensor:
         """Every agent's predictions for its own inputs."""
         if self._one_by_one(models):
-            return torch.stack(each(self._predict_alone, models.unbind(), x.unbind(), device=models.device))
+            return torch.stack(
+                self.execution.each(self._predict_alone, models.unbind(), x.unbind(), device=models.device)
+            )
         return vmap(self.predict)(models, x)
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
@@ -112,7 +118,7 @@ class Stacked:
         agents, slots = models.shape[:2]
         if self._one_by_one(models):
             pairs = [(k, s) for k in range(agents) for s in range(slots)]
-            losses = each(
+            losses = self.execution.each(
                 lambda pair: self.loss(self._predict_alone(models[pair], x[pair[0]]), y[pair[0]]),
                 pairs,
                 device=models.device,
@@ -132,14 +138,16 @@ class Stacked:
             return torch.stack([vmap(partial(self._one_loss, row))(x, y) for row in models])
         everyone = x.flatten(0, 1)
         if self._is_linear(x):
-            some = _at_once(models.device) // (len(everyone) * self.shapes[self.names.index("weight")][0])
+            some = self._at_once(models.device) // (len(everyone) * self.shapes[self.names.index("weight")][0])
             return torch.cat([self._judge_linear(rows, everyone, y) for rows in models.split(max(1, some))])
         if self.convolves:
-            alone = each(lambda row: self._predict_alone(row, everyone), models.unbind(), device=models.device)
+            alone = self.execution.each(
+                lambda row: self._predict_alone(row, everyone), models.unbind(), device=models.device
+            )
             predicted = torch.stack(alone)
         else:
             # As if a layer were as wide as ten inputs.
-            some = max(1, _at_once(models.device) // (10 * everyone.numel()))
+            some = max(1, self._at_once(models.device) // (10 * everyone.numel()))
             predicted = vmap(self.predict, in_dims=(0, None), chunk_size=some)(models, everyone)
         return self._losses(predicted.unflatten(1, x.shape[:2]), y)
 
@@ -152,7 +160,7 @@ class Stacked:
                 rows = models.unbind(), x.unbind(), y.unbind()
                 if self.random:  # one generator cannot serve several threads in the same order each time
                     return torch.stack(list(map(self._gradient_alone, *rows)))
-                return torch.stack(each(self._gradient_alone, *rows, device=models.device))
+                return torch.stack(self.execution.each(self._gradient_alone, *rows, device=models.device))
             leaf = models.detach().requires_grad_()
             losses = vmap(self._training_loss, randomness="different")(leaf, x, y)
             # A row's loss depends on that row alone, so the gradient of the sum is all gradients at once.
@@ -253,7 +261,7 @@ class Stacked:
 
     def _predict_alone(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
         """`predict` for one model by itself, in pieces small enough for a CPU's cache, or a GPU's memory."""
-        some = 32 if x.device.type == "cpu" else max(1, _at_once(x.device) // (32 * x[0].numel()))
+        some = 32 if x.device.type == "cpu" else max(1, self._at_once(x.device) // (32 * x[0].numel()))
         return torch.cat([self._alone(self.judging, row, piece) for piece in x.split(some)])
 
     def _alone(self, module: nn.Module, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
@@ -283,14 +291,13 @@ class Stacked:
         views = self._views(row)
         return views | {name: views[name].detach().clone() for name in self.statistics}
 
+    def _at_once(self, device: torch.device) -> int:
+        """How many numbers one pass may hold: megabytes on a CPU, a gigabyte on a GPU, or what the budget allows."""
+        return self.execution.numbers_at_once(2**22 if device.type == "cpu" else 2**28)
+
     def _one_by_one(self, models: Tensor) -> bool:
         """Whether many models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
         return self.convolves and (models.device.type == "cpu" or len(models) > 32)
-
-
-def _at_once(device: torch.device) -> int:
-    """How many numbers one pass may hold: some megabytes on a CPU, a gigabyte on a GPU, or what the budget allows."""
-    return numbers_at_once(2**22 if device.type == "cpu" else 2**28)
 
 
 def _channels_last(values: Tensor) -> Tensor:

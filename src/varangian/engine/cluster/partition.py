@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from varangian.core.graph import Graph
@@ -48,6 +46,8 @@ def parts(graph: Graph, shards: int) -> Int[Tensor, " agent"]:
         return torch.from_numpy(_pieces(np.arange(agents), shards))
     mutual = _mutual(graph)
     if find_spec("pymetis") is None:
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
         order = reverse_cuthill_mckee(mutual, symmetric_mode=True).astype(np.int64)
         return torch.from_numpy(_pieces(order, shards))
     return torch.from_numpy(_levelled(mutual, _metis(mutual, shards), shards))
@@ -74,6 +74,8 @@ def _pieces(order: Parts, shards: int) -> Parts:
 
 def _mutual(graph: Graph) -> Any:
     """The graph as a symmetric sparse matrix without self-loops; directions are ignored."""
+    from scipy.sparse import csr_matrix
+
     sender, receiver = graph.senders.numpy(), graph.receivers.numpy()
     other = sender != receiver
     sender, receiver = sender[other], receiver[other]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.cluster.shard import Array, Orders, Spent
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
+from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder, thinned
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
@@ -47,12 +48,13 @@ class Job:
     attack: Attack[Any]
     rounds: int
 
-    @property
-    def mark(self) -> str:
+    def mark(self, options: RunOptions) -> str:
         """What must be the same for a finished seed to be taken for this one."""
         task, graph = self.scene.task, self.scene.graph
         about = (self.seed, self.byzantine, self.rule, self.attack, self.rounds, task.judge, task.optimiser)
-        digest = hashlib.sha256(repr((about, task.agents, task.model.parameters, task.step_size)).encode())
+        digest = hashlib.sha256(
+            repr((about, options.fingerprint, task.agents, task.model.parameters, task.step_size)).encode()
+        )
         for tensor in (graph.senders, graph.offsets) if isinstance(graph, Graph) else ():
             digest.update(tensor.numpy().tobytes())
         return digest.hexdigest()
@@ -61,21 +63,20 @@ class Job:
 def on_cluster(
     cluster: RayCluster,
     jobs: Iterable[Job],
-    device: str,
-    dtype: str,
-    judge_dtype: str | None,
+    options: RunOptions,
     callbacks: Sequence[Callback],
     folder: Path | None,
     resume: bool,
-    record_every: int | None,
 ) -> xr.Dataset:
     """`simulate` on a cluster: seed after seed, each with its network spread over all shards."""
+    device = options.device
     progress = [callback for callback in callbacks if isinstance(callback, Progress)]
     if len(progress) < len(callbacks):
         raise BadInput("callbacks look at a whole network, which is nowhere on a cluster; only Progress can be used")
     if device.startswith("cuda") and not cluster.gpus_per_shard:
         raise BadInput("shards have no GPU unless gpus_per_shard says so; give it, or take device cpu")
     place = device if device != "auto" else "cuda" if cluster.gpus_per_shard else "cpu"
+    placed = replace(options, device=place)
 
     def advance(rounds: int) -> None:
         for callback in progress:
@@ -86,15 +87,15 @@ def on_cluster(
         for job in jobs:
             file = folder and folder / f"seeds-{job.seed}-{job.seed}.nc"
             if resume and file and file.exists():
-                done.append(results.load(file, job.mark))
+                done.append(results.load(file, job.mark(options)))
                 advance(job.rounds)
                 continue
             saved = Snapshots(file and file.with_suffix(".parts"), cluster.keep_every)
             if not resume:
                 saved.discard()
-            every, snapshots = thinned([job.scene], job.rounds, record_every)
-            orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, place, dtype, judge_dtype)
-            done.append(run(job, cluster, orders, saved, advance).assign_attrs(fingerprint=job.mark))
+            every, snapshots = thinned([job.scene], job.rounds, options.record_every)
+            orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, placed)
+            done.append(run(job, cluster, orders, saved, advance).assign_attrs(fingerprint=job.mark(options)))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 results.save(done[-1], file)

@@ -19,14 +19,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.attacks.base import Attack
-from varangian.core.blocks import by_column, is_by_column, joined
+from varangian.core.execution import Execution
+from varangian.core.layout import by_column, is_by_column, joined
 from varangian.core.messages import Told
 from varangian.core.models.base import Models, Sample
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine.cluster.subnetwork import Part, world_of
-from varangian.engine.device import chosen_dtype, threads_for
+from varangian.engine.device import torch_dtype
+from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
-from varangian.engine.round import adapt, begin, listen
+from varangian.engine.round import adapt, listen
+from varangian.engine.state import begin
 from varangian.engine.world import World, poisoned
 from varangian.rules.base import Rule
 
@@ -44,9 +47,7 @@ class Orders:
     """Record every so many rounds …"""
     snapshots: int
     """… and all weights so many times."""
-    device: str
-    dtype: str
-    judge_dtype: str | None
+    options: RunOptions
     threads: int = 1
 
 
@@ -68,17 +69,18 @@ class Shard:
     def __init__(self, part: Part, orders: Orders) -> None:
         torch.set_num_threads(orders.threads)
         self.part, self.orders = part, orders
-        self.device = torch.device(orders.device)
-        world = poisoned(world_of(part, self.device, chosen_dtype(orders.dtype), orders.judge_dtype), orders.attack)
+        self.device, options = torch.device(orders.options.device), orders.options
+        execution = Execution(self.device, orders.threads)
+        world = poisoned(world_of(part, execution, torch_dtype(options.dtype), options.judge_dtype), orders.attack)
         self.spent = Spent()
         self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
         self.recorder = Recorder(orders.every, orders.snapshots)
-        self.mark = checkpoints.fingerprint(self.world, orders.rule, orders.attack, orders.rounds)
+        self.mark = checkpoints.fingerprint(self.world, orders.rule, orders.attack, orders.rounds, options)
         self._to = [rows.to(self.device) for rows in part.to]
         self._at = [rows.to(self.device) for rows in part.at]
         self._place = part.place.to(self.device)
         self._threads = ExitStack()
-        self._threads.enter_context(threads_for(self.world))
+        self._threads.enter_context(self.world.execution.applied())
         with torch.no_grad():
             self.state = begin(self.world, orders.rule, orders.attack)
 

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, is_local
 from varangian.core.draws import Draws
+from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph, TimeVarying
-from varangian.core.models.base import Model, Models
-from varangian.core.models.cuda_graphs import replayed
-from varangian.core.models.low_precision import Coarse
+from varangian.core.models.base import Models
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Byzantine, Scene, chosen
 from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.core.wiring import wirer
-from varangian.engine.world import World, groups_of, placed, sampler, stored
+from varangian.engine.compute.choice import executor_for, settled
+from varangian.engine.world import World, groups_of, judging_model, placed, sampler, stored
 from varangian.errors import BadInput
 
 
@@ -119,11 +119,17 @@ def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"])
     return Graph(torch.searchsorted(heard, graph.senders[first + torch.arange(len(first))]), offsets)
 
 
-def world_of(part: Part, device: torch.device, dtype: torch.dtype, judge_dtype: str | None = None) -> World:
+def world_of(
+    part: Part, execution: Execution = DEFAULT, dtype: torch.dtype = torch.float32, judge_dtype: str | None = None
+) -> World:
     """A part made ready to run: rows of what agents have are its own, rows of messages are all who are heard."""
     if part.task.model.random:
         raise BadInput("a model that draws random numbers while it trains (dropout) cannot be cut; use --engine local")
-    task, agents = placed(part.task, device), len(part.own)
+    agents, device = len(part.own), execution.device
+    wiring = wirer([part.graph], len(part.heard), part.byzantine, device, part.place, part.everyone)
+    execution = settled(execution, [part.task], len(wiring(0).tables), dtype)
+    executor = executor_for(execution)
+    task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))
     liar_rows = torch.nonzero(part.byzantine)[:, 0]
     exact, held_out, tested = (
@@ -141,8 +147,8 @@ def world_of(part: Part, device: torch.device, dtype: torch.dtype, judge_dtype: 
         scenes=(Scene(part.task, part.graph),),
         draws=draws,
         byzantine_draws=of_rows.take(liar_rows.to(device)),
-        sample=sampler([task], [draws], dtype),
-        wiring=wirer([part.graph], len(part.heard), part.byzantine, device, part.place, part.everyone),
+        sample=sampler([task], [draws], dtype, executor),
+        wiring=wiring,
         byzantine=liar_rows.to(device),
         first_of_byzantine=_start(part, part.heard[liar_rows], dtype, device),
         is_byzantine=part.byzantine.to(device),
@@ -157,13 +163,10 @@ def world_of(part: Part, device: torch.device, dtype: torch.dtype, judge_dtype: 
         network=torch.zeros(len(part.heard), dtype=torch.long, device=device),
         group=part.group.to(device),
         arrangement=None,
-        judge_dtype=judge_dtype,
-        judging=_judging(part.task.model, task.model, judge_dtype, device),
+        judging=judging_model(part.task.model, task.model, judge_dtype, execution),
+        execution=execution,
+        executor=executor,
     )
-
-
-def _judging(given: Model, placed: Model, judge_dtype: str | None, device: torch.device) -> Model:
-    return placed if judge_dtype is None else replayed(Coarse.of(given, judge_dtype), device)
 
 
 def _start(part: Part, agents: Int[Tensor, " some"], dtype: torch.dtype, device: torch.device) -> Models:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,10 +19,8 @@ from torch import Tensor
 
 from varangian.core.graph import Graph
 from varangian.core.models.base import Models
+from varangian.core.scene import Scene
 from varangian.core.task import Divisible, part_of
-
-if TYPE_CHECKING:
-    from varangian.core.scene import Scene
 
 LARGE = 2**15
 """From how many agents on their order matters."""

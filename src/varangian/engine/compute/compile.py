@@ -1,9 +1,9 @@
-"""A round's two large functions as compiled loops: adapting, and combining what a table of agents hears.
+"""Rounds as compiled loops.
 
-Written in whole-tensor operations, a small round is some eighty calls that each cost more than they compute, and a
-large one passes over its tables thirty times. Traced and given to torch's compiler (Inductor, which writes C++), each
-of the two is one call of a few loops. A function is traced with tensors that hold no numbers: what decides by numbers
-in Python, or looks at the number of the round or at the truth, cannot be traced, and runs as it is written.
+Written in whole-tensor operations, a small round is some eighty calls in which call overhead dominates, and a large one
+passes over its tables thirty times. Traced and given to torch's compiler (Inductor, which writes C++), each of a
+round's functions is one call of a few loops. A function is traced with tensors that hold no numbers. What decides by
+numbers in Python, or looks at the number of the round or at the truth, cannot be traced, and runs as it is written.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -23,12 +21,21 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from varangian.core.blocks import at_once, blockwise
+from varangian.core.draws import Draws
+from varangian.core.exchange import Exchange
+from varangian.core.execution import Execution
 from varangian.core.inbox import Inbox
+from varangian.core.layout import FEW
+from varangian.core.models.base import Sample
+from varangian.core.task import Stream
+from varangian.engine.compute.blocks import Blocks, is_drawn_anew
 from varangian.engine.compute.cpp.agent_loop import lanewise
 from varangian.engine.compute.cpp.build import compiler
 from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.executor import CombinedNetwork, CombineTable, Drawer
+from varangian.engine.kernels.registry import Kernel, kernel_for
 from varangian.errors import BadInput
+from varangian.rules.base import Rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,7 +46,7 @@ LONGEST = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled:
+class CompiledFunction:
     """One function for one set of shapes: tensors in, tensors out, and how to put its result together again."""
 
     loops: Callable[..., Sequence[Tensor]]
@@ -50,94 +57,111 @@ class Compiled:
         return _put_together(self.form, iter(self.loops(*given)))
 
 
-@dataclass(eq=False)
-class Workshop:
-    """What has been compiled in a run."""
+class Compiled:
+    """Compiles the functions of a round at their first call for every set of shapes."""
 
-    threads: int
-    """How many threads may call at once."""
-    made: dict[Any, Compiled] = field(default_factory=dict[Any, Compiled])
-    about: dict[Any, tuple[object, ...]] = field(default_factory=dict[Any, tuple[object, ...]])
-    """What the numbers in keys stand for, kept so that nothing else gets them."""
-    plain: set[Any] = field(default_factory=set[Any])
-    """Functions that could not be compiled."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.blocks = Blocks(execution)
+        self._made: dict[Any, CompiledFunction] = {}
+        self._about: dict[Any, tuple[object, ...]] = {}
+        """What the numbers in keys stand for, kept so that nothing else gets them."""
+        self._plain: set[Any] = set()
+        """Functions that could not be compiled."""
+        self._kernels: dict[int, tuple[Rule[Any], Kernel | None]] = {}
+        self._lock = threading.Lock()
+
+    def per_agent(self, function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
+        # Few parameters are compiled as one loop over all agents; many are worked on block by block.
+        if parts[0].shape[1] <= FEW:
+            return self.compiled(function, plain=partial(self.blocks.per_agent, function, whole=whole))(*parts)
+        return self.blocks.per_agent(self.compiled(function), *parts, whole=whole)
+
+    def per_table(
+        self, rule: Rule[Any], combine: CombineTable, exchange: Exchange, memory: Sequence[Any]
+    ) -> CombinedNetwork:
+        kernel = None if torch.is_grad_enabled() else self._kernel(rule, exchange)
+        if kernel is not None:
+            return kernel(exchange, memory)
+        return self.blocks.per_table(rule, self.compiled(combine, rule), exchange, memory)
+
+    def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
+        draw = self.blocks.drawer(streams, draws, dtype)
+        many = sum(part.numel() for part in draw(0, 1)) >= 2**14
+        if len(streams) > 1 or not is_drawn_anew(streams[0]) or not many:
+            return draw
+
+        def compiled_draw(start: int, rounds: int) -> Sample:
+            # Where many are drawn, that is a good part of a round. Traced, the start holds no number.
+            function = partial(_drawn, streams[0], draws[0], rounds, dtype)
+            plain = partial(_drawn_plainly, draw, rounds)
+            sample: Sample = self.compiled(function, streams[0], draws[0], rounds, plain=plain)(torch.tensor(start))
+            return sample
+
+        return compiled_draw
+
+    def compiled(self, function: Function, *about: object, plain: Function | None = None) -> Function:
+        """A compiled function with the same results up to rounding.
+
+        It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
+        computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
+        `plain` does the same in another way, such as block by block, where it is not compiled; what is compiled in
+        its place is called by one thread, and uses all there are.
+
+        >>> Compiled(Execution()).compiled(torch.add)(torch.ones(2), torch.ones(2))
+        tensor([2., 2.])
+        """
+        code = getattr(function, "func", function)
+        name = (getattr(code, "__code__", code), *map(id, about))
+        if name in self._plain:
+            return plain or function
+        self._about[name] = about
+        return cast(Function, partial(self._call, name, function, plain))
+
+    def _call(self, name: Any, function: Callable[..., Any], plain: Callable[..., Any] | None, *parts: Any) -> Any:
+        if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
+            return (plain or function)(*parts)
+        leaves, rest = list[Tensor](), list[Any]()
+        _take_apart(parts, leaves, rest)
+        key = (name, *rest, *_shapes(leaves))
+        compiled = self._made.get(key)
+        if compiled is not None:
+            return compiled(leaves)
+        result = (plain or function)(*parts)
+        with self._lock:
+            if key not in self._made and name not in self._plain and len(self._made) < MOST:
+                try:
+                    if plain is not None:
+                        # Having run once, a function has made what it keeps for itself of real tensors.
+                        function(*parts)
+                    compiled = _compiled(function, parts, leaves, _Threads(self.execution.at_once, plain is None))
+                    _check_alike(compiled(leaves), result)
+                    self._made[key] = compiled
+                except Exception as error:  # what cannot be compiled must not end a run that can do without
+                    self._plain.add(name)
+                    _warn(function, self._about[name], error)
+                if len(self._made) == MOST:
+                    warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
+        return result
+
+    def _kernel(self, rule: Rule[Any], exchange: Exchange) -> Kernel | None:
+        if id(rule) not in self._kernels:
+            self._kernels[id(rule)] = rule, kernel_for(rule, exchange, self.execution)
+        return self._kernels[id(rule)][1]
 
 
-_WORKSHOP: ContextVar[Workshop | None] = ContextVar("what is compiled in this run", default=None)
+def _drawn(stream: Stream, draws: Draws, rounds: int, dtype: torch.dtype, start: Tensor) -> Sample:
+    return stream.samples(draws, cast(int, start), rounds, dtype)
 
 
-@contextmanager
-def compiling(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Compile what `fused` wraps, at its first call; refuse where there is no compiler."""
-    if wanted and device.type != "cpu":
-        warnings.warn("compile is for CPUs, and changes nothing on a GPU", stacklevel=3)
-    elif wanted:
-        check_compiler()
-    token = _WORKSHOP.set(Workshop(at_once()) if wanted and device.type == "cpu" else None)
-    try:
-        yield
-    finally:
-        _WORKSHOP.reset(token)
-
-
-def is_compiling() -> bool:
-    """Whether what is called now is to be compiled."""
-    return _WORKSHOP.get() is not None
+def _drawn_plainly(draw: Drawer, rounds: int, start: Tensor) -> Sample:
+    return draw(int(start), rounds)
 
 
 def check_compiler() -> None:
-    """Refuse to go on without a C++ compiler."""
+    """Reject compiling without a C++ compiler."""
     if shutil.which(compiler()) is None:
         raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave compile out")
-
-
-def fused(function: Function, *about: object, plain: Function | None = None) -> Function:
-    """`function`, or within `compiling` a compiled one with the same results up to rounding.
-
-    It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
-    computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
-    `plain` does the same in another way, such as block by block, where it is not compiled; what is compiled in its
-    place is called by one thread, and uses all there are.
-
-    >>> fused(torch.add)(torch.ones(2), torch.ones(2))
-    tensor([2., 2.])
-    """
-    workshop = _WORKSHOP.get()
-    name = (getattr(function, "__code__", function), *map(id, about))
-    if workshop is None or name in workshop.plain:
-        return plain or function
-    workshop.about[name] = about
-    return cast(Function, partial(_called, workshop, name, function, plain))
-
-
-def _called(
-    workshop: Workshop, name: Any, function: Callable[..., Any], plain: Callable[..., Any] | None, *parts: Any
-) -> Any:
-    if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
-        return (plain or function)(*parts)
-    leaves, rest = list[Tensor](), list[Any]()
-    _take_apart(parts, leaves, rest)
-    key = (name, *rest, *_shapes(leaves))
-    compiled = workshop.made.get(key)
-    if compiled is not None:
-        return compiled(leaves)
-    result = (plain or function)(*parts)
-    with workshop.lock:
-        if key not in workshop.made and name not in workshop.plain and len(workshop.made) < MOST:
-            try:
-                if plain is not None:
-                    # Having run once, a function has made what it keeps for itself of real tensors.
-                    function(*parts)
-                compiled = _compiled(function, parts, leaves, _Threads(workshop.threads, shared=plain is None))
-                _check_alike(compiled(leaves), result)
-                workshop.made[key] = compiled
-            except Exception as error:  # what cannot be compiled must not end a run that can do without
-                workshop.plain.add(name)
-                _warn(function, workshop.about[name], error)
-            if len(workshop.made) == MOST:
-                warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
-    return result
 
 
 class _Threads(NamedTuple):
@@ -165,12 +189,12 @@ def _check_alike(compiled: Any, plain: Any) -> None:
 
 
 def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Exception) -> None:
-    what = ", ".join((getattr(function, "__name__", "a function"), *(type(part).__name__ for part in about[1:])))
+    what = ", ".join((getattr(function, "__name__", "drawing samples"), *(type(part).__name__ for part in about[:1])))
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     warnings.warn(f"runs as without compile: {what}: {reason}", stacklevel=3)
 
 
-def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> Compiled:
+def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> CompiledFunction:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     form: list[Any] = []
@@ -184,17 +208,16 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
         form[:] = [_put_together(result, iter([_NOTHING] * len(leaves)))]
         return leaves
 
-    with blockwise(1):  # other threads would not be traced
-        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     # What holds tensors of its own is not told by its text alone.
     text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
     key = (text, callers, torch.get_num_threads(), *_shapes(given))
     if key not in _LOOPS:
         try:
-            _LOOPS[key] = lanewise(graph, given)
+            _LOOPS[key] = lanewise(graph, given, callers.threads)
         except Unspelled:
             _LOOPS[key] = _loops(graph, given, callers)
-    return Compiled(_LOOPS[key], form[0])
+    return CompiledFunction(_LOOPS[key], form[0])
 
 
 _LOOPS: dict[Any, Callable[..., Sequence[Tensor]]] = {}
@@ -236,7 +259,7 @@ def _take_apart(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> 
         elif isinstance(part, tuple):
             _take_apart(part, leaves, rest)
         elif isinstance(part, Inbox):
-            rest.append((part.dense, part.alike, part.private_rows))
+            rest.append(part.evaluator)
             _take_apart(_of_inbox(part), leaves, rest)
         else:
             rest.append(part)
@@ -272,7 +295,6 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
         step_size=step_size,
         truth=cast(Any, _Untold("the truth")),
         round=cast(Any, _Untold("the number of the round")),
-        _losses={},
     )
 
 

@@ -1,0 +1,6 @@
+"""Hand-written kernels for rules. Importing this package registers ours."""
+
+from varangian.engine.kernels import loss_based as loss_based
+from varangian.engine.kernels.registry import register as register
+
+__all__ = ["register"]

@@ -11,24 +11,20 @@ import warnings
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.core.blocks import FEW, at_once, by_column, each
+from varangian.core.exchange import Exchange
+from varangian.core.execution import Execution
 from varangian.core.graph import Neighbourhoods, narrowed
 from varangian.core.inbox import Table
+from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Formula, Models, Sample
-from varangian.core.wiring import Wiring
-from varangian.engine.compute.compile import is_compiling
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
 from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
-from varangian.engine.state import Heard, State
-from varangian.engine.world import World
-from varangian.rules.base import Rule
+from varangian.engine.kernels.registry import register
 from varangian.rules.evidence import Smoothed
 from varangian.rules.paper import loss_based
 
@@ -40,16 +36,17 @@ class Loop:
     combine: Callable[..., None]
     rule: loss_based
     forgetting: Float[Tensor, "agent 1"]
+    execution: Execution
 
     def __call__(
-        self, world: World, wiring: Wiring, memory: Sequence[Smoothed], state: State, heard: Heard
+        self, exchange: Exchange, memory: Sequence[Smoothed]
     ) -> tuple[Models, Sequence[Table], Sequence[Smoothed]]:
         """The combined models of normal agents and the others' own; each table's weights; its φ."""
-        delivered, tables = heard.delivered, wiring.tables
+        wiring, delivered, adapted = exchange.wiring, exchange.delivered, exchange.adapted
+        tables = wiring.tables
         everything_arrived = delivered.arrived is None and not delivered.two_faced
-        models = heard.adapted.new_empty(heard.adapted.shape[1], len(heard.adapted)).T
-        on_next = (self.rule.judge or world.task.judge) == "next"
-        matrices = heard.adapted, *(heard.sample if on_next else state.sample)
+        models = adapted.new_empty(adapted.shape[1], len(adapted)).T
+        matrices = adapted, *exchange.samples[self.rule.judge or exchange.judged_on]
         own, *sample = map(stored_by_column, matrices)
         rows = stored_by_column(delivered.rows)
         after, weights = list[Smoothed](), list[Table]()
@@ -72,7 +69,7 @@ class Loop:
                 into = _place(models, table, alive)
             # As `Table` of combine.cpp has them.
             numbers += agents, slots, senders.data_ptr()
-            numbers += _place(world.is_normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
+            numbers += _place(exchange.normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
             numbers += [values.data_ptr() for values in (total, mass, new_total, new_mass, weight)]
             numbers += rows.data_ptr(), step_of(rows), *_place(own, table, alive), *into
             for part in sample:
@@ -81,10 +78,10 @@ class Loop:
 
         def work(thread: int) -> object:
             self.combine(given.buffer_info()[0], len(tables), taken.buffer_info()[0])
-            # An interrupt may end the call while a thread is still at it: so long nothing it writes to may be freed.
+            # An interrupt may end the call while a thread still works: buffers stay alive until the threads return.
             return alive
 
-        each(work, range(min(at_once(), len(tables))), device=models.device)
+        self.execution.each(work, range(min(self.execution.at_once, len(tables))))
         for who, theirs in apart:
             models[who] = theirs
         return models, weights, after
@@ -104,33 +101,24 @@ def _place(matrix: Tensor, table: Neighbourhoods, alive: list[Tensor]) -> tuple[
     return matrix.data_ptr(), step_of(matrix)
 
 
-def loop_for(world: World, rule: Rule[Any]) -> Loop | None:
-    """The loop that does what the rule does in this world; nothing where there is none, or nothing is compiled."""
-    if not is_compiling() or torch.is_grad_enabled() or type(rule) is not loss_based:
-        return None
-    made = _MADE.setdefault(world, {})
-    if rule not in made:
-        made[rule] = _loop(world, rule)
-    return made[rule]
-
-
-_MADE: WeakKeyDictionary[World, dict[loss_based, Loop | None]] = WeakKeyDictionary()
-
-
-def _loop(world: World, rule: loss_based) -> Loop | None:
-    model, sample = world.judging, world.sample(0)
+def loop_for(rule: loss_based, exchange: Exchange, execution: Execution) -> Loop | None:
+    """The loop that does what the rule does on such exchanges, if there is one."""
+    model, sample, dtype = exchange.model, exchange.samples["next"], exchange.adapted.dtype
     if type(model) is not Formula or model.parameters > FEW or rule.weigh != "risk":
         return None
-    if any(part.dtype != world.start.dtype for part in sample):
+    if any(part.dtype != dtype for part in sample):
         return None
     try:
-        loop = library(world.start.dtype, _formula(model, sample, rule), "combine.cpp").combine
+        loop = library(dtype, _formula(model, sample, rule), "combine.cpp").combine
     except Unspelled as reason:
         warnings.warn(f"combining is compiled by torch, not as one loop: {reason}", stacklevel=5)
         return None
     loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
-    nu = world.forgetting
-    return Loop(loop, rule, nu if rule.smoothing is None else torch.full_like(nu, rule.smoothing))
+    nu = exchange.forgetting
+    return Loop(loop, rule, nu if rule.smoothing is None else torch.full_like(nu, rule.smoothing), execution)
+
+
+register(loss_based, loop_for)
 
 
 def _formula(model: Formula, sample: Sample, rule: loss_based) -> str:

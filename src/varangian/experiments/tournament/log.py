@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from varangian import __version__
 from varangian.core.files import whole
+from varangian.core.version import __version__
 from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml
 from varangian.experiments.sweep import Cell, count_of

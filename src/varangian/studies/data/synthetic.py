@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from varangian.errors import BadInput
 from varangian.studies.data.arrays import write_npz
+from varangian.studies.data.backgrounds import random_background
+from varangian.studies.data.glyphs import random_digit
 from varangian.studies.data.locate import cache_folder, search_folders
 from varangian.studies.data.values import SIDE, Digits, read_digits_npz
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 VERSION = 1
 """Part of the cache file's name: raise it whenever the pictures change."""
@@ -90,9 +90,6 @@ def draw_digit(seed: int, split: Split, index: int) -> tuple[Image.Image, int]:
     >>> picture.size, picture.mode
     ((64, 64), 'RGB')
     """
-    from varangian.studies.data.backgrounds import random_background
-    from varangian.studies.data.glyphs import random_digit
-
     rng = np.random.default_rng([seed, _SPLIT_NUMBER[split], index])
     digit = int(rng.integers(10))
     picture = random_background(DRAWN_SIDE, rng)

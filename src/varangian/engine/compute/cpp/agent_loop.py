@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from varangian.core.blocks import ROWS, at_once, each
+from varangian.core.execution import Execution
+from varangian.engine.compute.blocks import ROWS
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
 from varangian.engine.compute.cpp.translate import Spelled, Unspelled, names_of, spelled
 
@@ -23,6 +24,7 @@ class Lanewise:
     agents: int
     steps: ctypes.Array[ctypes.c_int64]
     results: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    execution: Execution
     as_stored: bool
     """They lie column after column as they are given."""
 
@@ -33,16 +35,16 @@ class Lanewise:
 
         def work(first: int, last: int) -> object:
             self.each(first, last, self.steps, begin.buffer_info()[0])
-            # An interrupt may end the call while a thread is still at it: so long nothing it writes to may be freed.
+            # An interrupt may end the call while a thread still works: buffers stay alive until the threads return.
             return matrices, out
 
-        threads = at_once() if self.agents > ROWS else 1
+        threads = self.execution.at_once if self.agents > ROWS else 1
         cuts = [self.agents * part // threads for part in range(threads + 1)]
-        each(work, cuts[:-1], cuts[1:], device=out[0].device)
+        self.execution.each(work, cuts[:-1], cuts[1:])
         return [matrix.mT if matrix.ndim == 2 else matrix for matrix in out]
 
 
-def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]) -> Lanewise:
+def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor], threads: int = 1) -> Lanewise:
     """The loop that computes a function of tensors like these; raises `Unspelled` where it cannot be one."""
     text = spelled(function, given, names_of("a{}", given))
     kinds = {*(part.dtype for part in given), *text.dtypes} - {torch.bool}
@@ -59,6 +61,7 @@ def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor])
         agents,
         (ctypes.c_int64 * len(steps))(*steps),
         list(zip(shapes, text.dtypes, strict=True)),
+        Execution(threads=threads),
         as_stored=all(stored_by_column(part) is part for part in given),
     )
 

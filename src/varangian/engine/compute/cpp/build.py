@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from varangian.core.blocks import by_column
+from varangian.core.layout import by_column
 from varangian.engine.compute.cpp.translate import Unspelled
 
 _NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}

@@ -1,0 +1,78 @@
+"""How matrices are stored, and work in pieces of bounded size.
+
+Where agents have few parameters, their matrix is stored column by column. Operations then run along agents, not along
+two or three numbers at a time. Torch keeps this order in everything it computes element by element; only code that
+joins or replaces rows has to take care of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+FEW = 8
+"""A matrix with at most this many columns is stored column by column."""
+PIECE = 2**24
+"""By default a piece of work holds about this many numbers."""
+
+
+def by_column(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row column"]:
+    """The same matrix, stored column by column.
+
+    >>> by_column(torch.zeros(5, 2)).stride()
+    (1, 5)
+    """
+    return matrix.T.contiguous().T
+
+
+def is_by_column(values: Tensor, rows: int = 0) -> bool:
+    """Whether the dimensions after `rows` are stored column by column."""
+    return values.ndim > rows + 1 and values.stride(rows) == 1 and values.shape[rows] > 1
+
+
+def joined(parts: Sequence[Tensor], rows: int = 0) -> Tensor:
+    """The rows of all parts in one tensor, stored as the first part is; `rows` is the dimension of the rows."""
+    if len(parts) == 1:
+        return parts[0]
+    if is_by_column(parts[0], rows):
+        return torch.cat([part.movedim(rows, -1) for part in parts], dim=-1).movedim(-1, rows)
+    return torch.cat(list(parts), dim=rows)
+
+
+def replaced(
+    matrix: Float[Tensor, "row column"], rows: Int[Tensor, " some"], new: Float[Tensor, "some column"]
+) -> Float[Tensor, "row column"]:
+    """The matrix with some of its rows replaced, stored as it was."""
+    return matrix.clone().index_copy_(0, rows, new)
+
+
+def pieces(rows: int, numbers: int, most: int | None = None) -> Iterator[slice]:
+    """All rows in pieces, where one row takes about so many numbers.
+
+    >>> list(pieces(5, numbers=10, most=20))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    some = max(1, (PIECE if most is None else most) // max(1, numbers))
+    return (slice(first, first + some) for first in range(0, rows, some))
+
+
+def in_pieces(
+    function: Callable[..., Tensor], *parts: Tensor, numbers: int, dim: int = 0, most: int | None = None
+) -> Tensor:
+    """`function(*parts)`, computed for some rows of every part at a time, and joined along `dim`.
+
+    Args:
+        function: Its result has one entry along `dim` for every row.
+        parts: Tensors with the same number of rows.
+        numbers: About how many numbers the function holds for one row.
+        dim: The dimension of the rows in the result.
+        most: How many numbers one piece may hold. By default `PIECE`.
+
+    >>> in_pieces(lambda a, b: a + b, torch.arange(3), torch.ones(3), numbers=1, most=2)
+    tensor([1., 2., 3.])
+    """
+    done = [function(*(part[some] for part in parts)) for some in pieces(len(parts[0]), numbers, most)]
+    return done[0] if len(done) == 1 else torch.cat(done, dim)

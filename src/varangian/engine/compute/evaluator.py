@@ -1,0 +1,187 @@
+"""The numbers of an inbox, computed fast: whole products on dense graphs, cache-sized pieces on sparse ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import embedding, embedding_bag
+
+from varangian.core.execution import DEFAULT, Execution
+from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, Table, part_of_batch
+from varangian.core.layout import FEW, PIECE, in_pieces
+from varangian.core.task import JudgedOn
+
+OfMessages = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece"]]
+"""A number for every message, from the messages and from which agents receive them."""
+
+_IN_CACHE = 2**20
+"""How many numbers of messages to gather at a time: about what a processor's cache holds …"""
+_ON_GPU = 2**24
+"""… and what is little of a GPU's memory."""
+
+
+@dataclass(frozen=True)
+class Fast:
+    """How to compute with one table's inbox."""
+
+    execution: Execution = DEFAULT
+    dense: bool = False
+    """Nearly everyone hears nearly everyone: judge model by model over all samples together."""
+    alike: bool = False
+    """Everyone hears the same messages, each in an order of its own."""
+    private_rows: int = 0
+    """How many of the rows, at the end, are messages for one edge only."""
+
+    def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
+        return self._judge_pairs(inbox, on) if self.dense else self._judge_slots(inbox, on)
+
+    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table:
+        sample = part_of_batch(inbox.samples[on], part)
+        counts = due.sum(1)
+        if self.dense and not self.private_rows and inbox.rows.shape[1] == inbox.own.shape[1]:
+            wanted = due.new_zeros(len(inbox.rows)).index_fill_(0, inbox.source[due], True)
+            # A GPU judges agents' pairs all together, as many for each as for the one who has most.
+            pairs = counts.sum() if due.device.type == "cpu" else counts.max() * len(due)
+            if int(wanted.sum()) * len(due) <= int(pairs) * _gain_of_pairs(inbox):
+                table = inbox.model.judge_all(inbox.rows[wanted], sample)
+                place = (wanted.cumsum(0) - 1).clamp(min=0)[inbox.source.T]
+                return replace(inbox, heard=due).known(table.gather(0, place).T)
+        loss = torch.full_like(due, math.inf, dtype=inbox.own.dtype)
+        # Agents with about as many to judge go together, so that little is computed only to fill a table.
+        groups = 16 if due.device.type == "cpu" else 1
+        for agents in counts.argsort(descending=True).split(-(-len(counts) // groups)):
+            most = int(counts[agents[0]])
+            if not most:
+                break
+            first = due[agents].byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+            few = replace(
+                inbox,
+                source=inbox.source[agents].gather(1, first),
+                heard=due[agents].gather(1, first),
+                own=inbox.own[agents],
+                samples={on: tuple(part[agents] for part in sample)},
+                evaluator=replace(self, dense=False),
+            )
+            loss[agents] = loss[agents].scatter(1, first, few.loss(on))
+        return loss
+
+    def loss_of(self, inbox: Inbox, change: Change, on: JudgedOn) -> Table:
+        def judged(messages: Float[Tensor, "some piece shared"], agents: slice) -> Float[Tensor, "some piece"]:
+            sample = tuple(part[agents] for part in inbox.samples[on])
+            return inbox.model.judge(inbox.whole(change(messages, agents), agents), sample)
+
+        return self._by_pieces(inbox, judged)
+
+    def distance(self, inbox: Inbox, target: Float[Tensor, "agent shared"], p: float) -> Table:
+        if self.dense:
+            # Through a Gram matrix it would be faster, and wrong where models nearly agree.
+            pairs = torch.cdist(target, inbox.rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+            return pairs.gather(1, inbox.source)
+        return self._by_pieces(
+            inbox, lambda messages, agents: torch.linalg.vector_norm(target[agents, None] - messages, p, dim=2)
+        )
+
+    def mix(self, inbox: Inbox, weights: Table) -> Float[Tensor, "agent shared"]:
+        if self.dense:
+            of_row = weights.new_zeros(len(weights), len(inbox.rows)).scatter_add_(1, inbox.source, weights)
+            return of_row @ inbox.rows
+        if _few(inbox):
+            return (_columns(inbox) * weights.T).sum(1).T
+        return embedding_bag(inbox.source, inbox.rows, per_sample_weights=weights, mode="sum")
+
+    def by_neighbourhood(
+        self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...], any_order: bool
+    ) -> Float[Tensor, "agent out"]:
+        if any_order and self.alike:
+            return self._once_for_all(inbox, function, of_agents)
+        slots = inbox.heard.shape[1]
+        return in_pieces(
+            lambda source, heard, *rest: function(embedding(source, inbox.rows), heard, *rest),
+            inbox.source,
+            inbox.heard,
+            *of_agents,
+            numbers=slots * max(slots, inbox.rows.shape[1]),
+            most=self.execution.numbers_at_once(PIECE),
+        )
+
+    def _once_for_all(
+        self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "agent out"]:
+        # Take an agent whose own message arrived: one whose own did not is Byzantine, and counts itself as silent.
+        one = inbox.heard[:, 0].byte().argmax(0, keepdim=True)
+        heard = inbox.heard[one]
+        if inbox.own.device.type == "cpu" and bool(heard.all()):  # a GPU would have to be waited for
+            found = function(inbox.rows, None, *(int(part[one]) for part in of_agents))[None]
+        else:
+            found = function(embedding(inbox.source[one], inbox.rows), heard, *(part[one] for part in of_agents))
+        return found.expand(len(inbox.own), -1)
+
+    def _judge_slots(self, inbox: Inbox, on: JudgedOn) -> Table:
+        """Each neighbour's model on the receiver's sample."""
+        return self.loss_of(inbox, lambda messages, agents: messages, on)
+
+    def _judge_pairs(self, inbox: Inbox, on: JudgedOn) -> Table:
+        """Model by model over everybody's samples together; messages for one edge are judged there only."""
+        if inbox.rows.shape[1] < inbox.own.shape[1]:
+            return self._judge_slots(inbox, on)
+        sample = inbox.samples[on]
+        public = len(inbox.rows) - self.private_rows
+        table = inbox.model.judge_all(inbox.rows[:public], sample)
+        loss = table.gather(0, inbox.source.T.clamp(max=public - 1)).T
+        if self.private_rows:
+            place = torch.nonzero(inbox.source.flatten() >= public)[:, 0]
+            agent = place // inbox.source.shape[1]
+            row = inbox.source.flatten()[place]
+            alone = inbox.model.judge(inbox.rows[row, None], tuple(part[agent] for part in sample))
+            loss = loss.flatten().index_copy(0, place, alone[:, 0]).view_as(loss)
+        return loss
+
+    def _by_pieces(self, inbox: Inbox, function: OfMessages) -> Table:
+        """`function` of all messages: for some agents, or some slots, at a time where those are many numbers."""
+        if _few(inbox):
+            return function(_columns(inbox).permute(2, 1, 0), slice(None))
+        pieces = list(self._pieces(inbox))
+        if len(pieces) == 1:
+            return function(embedding(inbox.source, inbox.rows), slice(None))
+        out = inbox.own.new_empty(inbox.source.T.shape).T
+
+        def fill(agents: slice, slots: slice) -> None:
+            out[agents, slots] = function(embedding(inbox.source[agents, slots], inbox.rows), agents)
+
+        self.execution.each(fill, *zip(*pieces, strict=True), device=out.device)
+        return out
+
+    def _pieces(self, inbox: Inbox) -> Iterator[tuple[slice, slice]]:
+        agents, slots = inbox.source.shape
+        much = self.execution.numbers_at_once(_ON_GPU)
+        most = min(much, _IN_CACHE) if inbox.own.device.type == "cpu" else much
+        width = min(slots, max(1, much // inbox.own.shape[1]))
+        height = max(1, most // (width * inbox.own.shape[1]))
+        for first in range(0, agents, height):
+            for slot in range(0, slots, width):
+                yield slice(first, first + height), slice(slot, slot + width)
+
+
+def _gain_of_pairs(inbox: Inbox) -> int:
+    """How much faster a model is judged by everybody at once than by one after another: small ones, and all on a
+    GPU, much faster."""
+    return 1 if inbox.own.shape[1] >= 10**5 and inbox.own.device.type == "cpu" else 5
+
+
+def _few(inbox: Inbox) -> bool:
+    return inbox.rows.shape[1] <= FEW
+
+
+def _columns(inbox: Inbox) -> Float[Tensor, "shared slot agent"]:
+    """Every message, gathered parameter by parameter, so that what is computed from them runs along agents."""
+
+    def gathered() -> Tensor:
+        source = inbox.source.T
+        return inbox.rows.T.index_select(1, source.reshape(-1)).view(inbox.rows.shape[1], *source.shape)
+
+    return inbox.once("columns", gathered)

@@ -1,0 +1,52 @@
+"""How much memory a run will take, known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from varangian.core.draws import Draws
+from varangian.core.scene import Scene
+from varangian.rules.base import Rule
+
+LEAST_PER_AGENT = 600
+"""No network holds an agent in fewer bytes."""
+
+
+def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: torch.dtype, any_byzantine: bool) -> int:
+    """About how many bytes a run takes besides the scenes themselves.
+
+    Tables of neighbourhoods with what a rule remembers, before and after a round; models and copies of them; samples;
+    and what is recorded.
+
+    Args:
+        scenes: The networks that run side by side.
+        rule: Its memory per neighbour counts.
+        recorded: How many rounds are recorded.
+        dtype: The type of numbers.
+        any_byzantine: Whether there are Byzantine agents, whose messages are laid out too.
+    """
+    task, size = scenes[0].task, dtype.itemsize
+    graphs = [scene.graph(0) if callable(scene.graph) else scene.graph for scene in scenes]
+    agents = sum(graph.agents for graph in graphs)
+    entries = sum(_entries(graph.degrees + 1) for graph in graphs)
+    memory = tree_leaves(rule.init(torch.zeros(1, 2, dtype=dtype)))
+    per_entry = sum(leaf.element_size() * leaf.numel() // 2 for leaf in memory if leaf.ndim >= 2)
+    table = entries * (8 + 1 + 1 + 2 * per_entry + size)
+    byzantine = 24 * entries if any_byzantine else 0
+    optimiser = len(task.optimiser.init(torch.zeros(1, 1)))
+    models = agents * task.model.parameters * size * (6 + 2 * optimiser)
+    of_one = task.stream.samples(Draws.of(0, task.agents), 0, 1, dtype)
+    sample = 3 * size * len(scenes) * sum(part.numel() for part in of_one)
+    dense = 6 * size * max(graph.agents**2 if 2 * len(graph.senders) > graph.agents**2 else 0 for graph in graphs)
+    record = 8 * agents * size * recorded
+    total: int = table + byzantine + models + sample + dense + record
+    return total
+
+
+def _entries(slots: torch.Tensor) -> int:
+    """Places in tables: about as many as there are edges, padding included."""
+    return min(int(slots.max()) * len(slots), 2 * int(slots.sum()))
