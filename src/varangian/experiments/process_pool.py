@@ -13,28 +13,12 @@ from multiprocessing.process import BaseProcess
 from pickle import PicklingError
 from typing import TypeVar, cast
 
+from varangian.engine.cluster.task_pool import TRIES
+from varangian.engine.cluster.task_pool import Lost as Lost
 from varangian.errors import BadInput
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
-
-TRIES = 2
-"""How often a piece is given out: a process may have been killed for its neighbour's appetite."""
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What came of a piece whose process died each time."""
-
-    exit_code: int | None
-    """As far as it is known: of a process on another machine it is not."""
-
-    def __str__(self) -> str:
-        if self.exit_code is None:
-            return f"its process died {TRIES} times; memory may be short"
-        if self.exit_code < 0:
-            return f"its process was killed {TRIES} times (signal {-self.exit_code}); memory may be short"
-        return f"its process ended {TRIES} times (status {self.exit_code})"
 
 
 @dataclass(frozen=True, eq=False)

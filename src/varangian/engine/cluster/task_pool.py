@@ -6,23 +6,40 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.errors import BadInput
-from varangian.experiments.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 
+TRIES = 2
+"""How often a piece is tried if its process dies: another process may have used up the memory."""
 SPARE = 2
 """How many pieces are submitted beyond those that can run at once, so that no core waits for the next piece."""
 LOOK = 0.5
 """Seconds between two checks of the progress."""
 GRACE = 10.0
 """Seconds that an interrupted piece has to write its checkpoint."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The result of a piece whose process died each time."""
+
+    exit_code: int | None
+    """None where it is not known, as for processes of a cluster."""
+
+    def __str__(self) -> str:
+        if self.exit_code is None:
+            return f"its process died {TRIES} times; memory may be short"
+        if self.exit_code < 0:
+            return f"its process was killed {TRIES} times (signal {-self.exit_code}); memory may be short"
+        return f"its process ended {TRIES} times (status {self.exit_code})"
 
 
 def in_tasks(
@@ -34,7 +51,7 @@ def in_tasks(
 ) -> Generator[tuple[Piece, Done | Lost]]:
     """Each piece and its result, in the order in which they finish.
 
-    This is `process_pool.in_processes` for a cluster. A piece whose process dies is tried `TRIES` times. Closing the
+    A piece whose process dies is tried `TRIES` times. Closing the
     generator ends what is running. An error in a piece is raised as one line.
 
     Args:
