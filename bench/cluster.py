@@ -19,11 +19,11 @@ import torch
 from bench.timing import Row, show
 from varangian import RayCluster, attacks, rules, studies
 from varangian.core.graph import Graph
-from varangian.engine.cluster.actors import hired
+from varangian.engine.cluster.actors import started_actors
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.run import STAGES
 from varangian.engine.cluster.shard import Orders, Shard, Spent
-from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
 from varangian.studies.study import Study
@@ -94,13 +94,13 @@ def _here(part: Part, orders: Orders, rounds: int) -> tuple[float, Spent]:
 def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, Spent]:
     import ray
 
-    with hired(RayCluster(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as crew:
-        crew.play(Keeper(None, 10**9), 2, lambda _: None)
-        before = [astuple(spent) for _, spent in crew.recorded()]
+    with started_actors(RayCluster(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as group:
+        group.play(Snapshots(None, 10**9), 2, lambda _: None)
+        before = [astuple(spent) for _, spent in group.recorded()]
         start = time.perf_counter()
-        crew.play(Keeper(None, 10**9), rounds, lambda _: None)
+        group.play(Snapshots(None, 10**9), rounds, lambda _: None)
         seconds = (time.perf_counter() - start) / rounds
-        return seconds, _since(before, [spent for _, spent in crew.recorded()], rounds)
+        return seconds, _since(before, [spent for _, spent in group.recorded()], rounds)
 
 
 def _since(before: Sequence[tuple[float, ...]], after: Sequence[Spent], rounds: int) -> Spent:

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs deaf to interrupts, and so would be the programs that tests start and interrupt.
@@ -21,3 +26,8 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest modules first: at the end, short ones keep all cores busy."""
+    items.sort(key=lambda item: "tests/integration/" not in item.nodeid)

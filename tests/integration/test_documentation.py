@@ -56,6 +56,14 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.fixture
+def connected(page: Path, request: pytest.FixtureRequest) -> None:
+    """What a page does on a local cluster happens on the one that these tests share."""
+    if any("ray" in words for words in commands(page)):
+        request.getfixturevalue("cluster")
+
+
+@pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path) -> None:
     run_in_order((str(page), block) for block in blocks(page, "python"))
@@ -73,6 +81,7 @@ def commands(page: Path) -> list[list[str]]:
     return [words[1:] for words in split if words and words[0] == "varangian"]
 
 
+@pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from contracts import beyond_defaults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inboxes import close, ears, first_of, one_agent, random_story
@@ -28,7 +29,7 @@ torch.set_num_threads(1)
 RULES = [oracle(), best_in_hindsight(steps=8), best_in_hindsight(steps=0), best_in_hindsight(steps=3, rate=3.0)]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", beyond_defaults(RULES), ids=repr)
 def test_every_rule_keeps_the_contract(rule: Any) -> None:
     check_rule(rule)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from contracts import beyond_defaults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inboxes import Average, Ear, close, ears, first_of, inverse, one_agent, random_story
@@ -41,7 +42,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", beyond_defaults(RULES), ids=repr)
 def test_every_rule_keeps_the_contract(rule: Any) -> None:
     check_rule(rule)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from contracts import beyond_defaults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inboxes import close, ears, first_of, one_agent, random_story
@@ -27,7 +28,7 @@ torch.set_num_threads(1)
 RULES = [fedfomo(), fedfomo(judge="same"), pens(), pens(top=1, rounds=1), pens(top=3, rounds=2, judge="same")]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", beyond_defaults(RULES), ids=repr)
 def test_every_rule_keeps_the_contract(rule: Any) -> None:
     check_rule(rule)
 

@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 
 from varangian.engine import results
-from varangian.engine.cluster.progress import Writer, board
+from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.process_pool import Lost
@@ -76,7 +76,7 @@ def spread(
         folder.mkdir(parents=True, exist_ok=True)
         for cell in left if not resume else ():
             shutil.rmtree(folder / cell.key, ignore_errors=True)
-    with cluster.connected(), board(of_cell, advance) as reader:
+    with cluster.connected(), progress_board(of_cell, advance) as reader:
 
         def look() -> None:
             running = {alike[key][0]: rounds for key, rounds in reader.look().items()}

@@ -1,39 +1,47 @@
-"""The processes that play one network's parts on a Ray cluster, an actor a part.
+"""The processes that compute one network on a Ray cluster: one actor for each part of the network.
 
-Models that cross from part to part go through Ray's object store, once for every pair of parts, and are read there
-without a copy. Rounds are asked for ahead: while one part's models travel, others adapt.
+Models that go from one part to another pass through Ray's object store, once for each pair of parts, and are read
+there without a copy. Several rounds are requested ahead, so that some parts adapt while the models of others travel.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.shard import Array, Orders, Shard, Spent
-from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part
 from varangian.errors import BadInput
 
 AHEAD = 4
-"""How many rounds are asked for before the first of them is done."""
-PATIENCE = 60.0
-"""Seconds that the cluster has to find room for every part."""
+"""How many rounds are requested before the first of them is finished."""
+ROOM_SECONDS = 60.0
+"""How long to wait until the cluster has free cores and GPUs for all shards."""
+START_SECONDS = 600.0
+"""How long to wait for the processes of the shards once they have their cores and GPUs."""
+WARN_SECONDS = 60.0
+"""After how long a warning says that the processes are slow to start."""
+LOOK_SECONDS = 1.0
+"""How long a single wait lasts: in between an interrupt is heard, and a cluster that became smaller is noticed."""
 
 
 class LostShard(Exception):
-    """A process or a machine has died with a part of the network."""
+    """A process or a machine died, and a part of the network with it."""
 
 
-class Player:
-    """What runs in an actor: a shard, and how Ray likes to be answered."""
+class ShardActor:
+    """A shard in a process of its own, with methods that return what Ray can send."""
 
     def ready(self) -> None:
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes to it
+        """Returns once the process runs. Arrays from the object store are read-only, and nobody writes to them."""
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     def start(self, part: Part, orders: Orders) -> None:
         self.shard = Shard(part, orders)
@@ -59,24 +67,26 @@ class Player:
 
 
 @dataclass(frozen=True, eq=False)
-class Crew:
-    """One actor for each part."""
+class ActorGroup:
+    """The actors that compute one network together, one for each part."""
 
     parts: Sequence[Part]
     actors: Sequence[Any]
 
-    def play(self, keeper: Keeper, last: int, done: Callable[[int], object]) -> None:
-        """Go on from what was kept until `last` rounds have been played; `done` hears of how many have been.
+    def play(self, snapshots: Snapshots, last: int, done: Callable[[int], object]) -> None:
+        """Compute rounds up to `last`, from the last snapshot on; `done` is called with the number of finished rounds.
 
-        An interrupt is noted when the rounds asked for are done, so that all parts have played as many.
+        After an interrupt, the rounds that were requested are finished first. So all parts save the same round.
         """
-        kept = keeper.last(len(self.parts))
+        kept = snapshots.last(len(self.parts))
         round = 0 if kept is None else kept[0]
         if kept is not None:
             try:
                 _got([actor.restore.remote(part) for actor, part in zip(self.actors, kept[1], strict=True)])
             except BadInput as error:
-                raise BadInput(f"{keeper.folder} cannot be gone on from; remove it, or leave out --resume") from error
+                raise BadInput(
+                    f"{snapshots.folder} cannot be gone on from; remove it, or leave out --resume"
+                ) from error
         done(round)
         asked: deque[tuple[int, list[Any]]] = deque()
 
@@ -90,19 +100,19 @@ class Crew:
                 asked.append((round + 1, self._ask()))
                 round += 1
                 wait(until=AHEAD)
-                if keeper.due(round) and round < last:
+                if snapshots.due(round) and round < last:
                     wait(until=0)
-                    self._keep(keeper)
+                    self._save(snapshots)
             wait(until=0)
         except KeyboardInterrupt:
             wait(until=0)
-            self._keep(keeper)
+            self._save(snapshots)
             raise
 
-    def _keep(self, keeper: Keeper) -> None:
+    def _save(self, snapshots: Snapshots) -> None:
         rounds, parts = zip(*_got([actor.kept.remote() for actor in self.actors]), strict=True)
-        if len(set(rounds)) == 1:  # else an interrupt came while a round was being asked for
-            keeper.keep(rounds[0], parts)
+        if len(set(rounds)) == 1:  # rounds differ if an interrupt came while a round was being requested
+            snapshots.save(rounds[0], parts)
 
     def _ask(self) -> list[Any]:
         told = [self._told(part, actor) for part, actor in zip(self.parts, self.actors, strict=True)]
@@ -114,7 +124,7 @@ class Crew:
         ]
 
     def _told(self, part: Part, actor: Any) -> dict[int, Any]:
-        """For every part that hears this one, what it will be told."""
+        """The messages of one part, as references, by the number of the part that receives them."""
         receivers = [number for number, rows in enumerate(part.to) if len(rows)]
         refs = actor.tell.options(num_returns=len(receivers)).remote()
         return dict(zip(receivers, [refs] if len(receivers) == 1 else refs or [], strict=True))
@@ -124,44 +134,129 @@ class Crew:
 
 
 @contextmanager
-def hired(cluster: RayCluster, parts: Sequence[Part], given: Sequence[Any], orders: Orders) -> Iterator[Crew]:
-    """A crew that is dismissed in the end; `given` is where the cluster has the parts."""
-    import ray as library
-    from ray.exceptions import GetTimeoutError
+def started_actors(
+    cluster: RayCluster, parts: Sequence[Part], given: Sequence[Any], orders: Orders
+) -> Iterator[ActorGroup]:
+    """Start one actor for each part, and end them all on the way out.
 
-    # Shards may share a core: they take turns while they wait for each other.
-    cores = _cores() / len(parts)
-    orders = replace(orders, threads=max(1, int(cores)))
-    player: Any = library.remote(Player).options(
-        num_cpus=1 if cores >= 1 else int(1000 * cores) / 1000,
-        num_gpus=cluster.gpus_per_shard,
-        max_restarts=0,
-        scheduling_strategy="SPREAD",
-    )
-    actors = [player.remote() for _ in parts]
+    Cores and GPUs are reserved for all parts at once, before any process starts. So two runs never wait for each
+    other with half of their shards, and a full cluster is told apart from one whose processes are slow to start.
+
+    Args:
+        cluster: how many GPUs a shard has.
+        parts: the parts of the network.
+        given: references to the same parts in the cluster's object store.
+        orders: what the shards are to compute.
+    """
+    import ray as library
+    from ray.util.placement_group import remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    orders = replace(orders, threads=max(1, int(_total("CPU") / len(parts))))
+    machines = [node["Resources"] for node in library.nodes() if node["Alive"]]
+    need = {"CPU": core_share(machines, len(parts), cluster.gpus_per_shard)}
+    if cluster.gpus_per_shard:
+        need["GPU"] = cluster.gpus_per_shard
+    room = library.util.placement_group([need] * len(parts), strategy="SPREAD")
+    actors: list[Any] = []
     try:
-        try:
-            _got([actor.ready.remote() for actor in actors], timeout=PATIENCE)
-        except GetTimeoutError as error:
-            if _cores() / len(parts) < cores:
-                raise LostShard("the cluster has become smaller") from error
-            need = f"{len(parts)} shards with {cluster.gpus_per_shard:g} GPUs each"
-            raise BadInput(f"the cluster has had no room for {need} for {PATIENCE:.0f} seconds") from error
+        _wait_for_room(room, need, len(parts))
+        for number in range(len(parts)):
+            shard: Any = library.remote(ShardActor).options(
+                num_cpus=need["CPU"],
+                num_gpus=cluster.gpus_per_shard,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=number),
+            )
+            actors.append(shard.remote())
+        _wait_for_processes(actors)
         _got([actor.start.remote(part, orders) for actor, part in zip(actors, given, strict=True)])
-        yield Crew(parts, actors)
+        yield ActorGroup(parts, actors)
     finally:
         for actor in actors:
             library.kill(actor)
+        remove_placement_group(room)
 
 
-def _cores() -> float:
+def core_share(machines: Sequence[Mapping[str, float]], shards: int, gpus: float = 0.0) -> float:
+    """How much of a core each shard takes: a whole one, or the largest part of which the machines can hold all shards.
+
+    Shards may share a core, as they take turns while they wait for each other. But a shard cannot take one half of its
+    core from one machine and the other half from another.
+
+    >>> core_share([{"CPU": 4.0}, {"CPU": 2.0}], shards=6), core_share([{"CPU": 1.0}, {"CPU": 1.0}], shards=3)
+    (1.0, 0.5)
+    >>> core_share([{"CPU": 64.0}, {"CPU": 2.0, "GPU": 4.0}], shards=4, gpus=1)
+    0.5
+    """
+
+    def held(share: float) -> int:
+        """How many shards the machines can hold; shares are rounded down, so no sum of them is more than a core."""
+        by_gpus = [int(machine.get("GPU", 0.0) / gpus + 1e-9) if gpus else shards for machine in machines]
+        by_cores = [int(machine.get("CPU", 0.0) / share + 1e-9) for machine in machines]
+        return sum(map(min, by_cores, by_gpus))
+
+    of_machines = {machine.get("CPU", 0.0) / number for machine in machines for number in range(1, shards + 1)}
+    shares = sorted({1.0, *(int(1000 * share) / 1000 for share in of_machines if 0.001 <= share < 1)}, reverse=True)
+    return next((share for share in shares if held(share) >= shards), shares[-1])
+
+
+def _wait_for_room(room: Any, need: Mapping[str, float], shards: int) -> None:
+    """Wait until the cluster has reserved what every shard needs; no process starts before."""
     import ray as library
 
-    return float(library.cluster_resources().get("CPU", 1.0))
+    cores, began = _total("CPU"), time.monotonic()
+    while not room.wait(LOOK_SECONDS):
+        left, late = _total("CPU"), time.monotonic() - began >= ROOM_SECONDS
+        if left < cores and (late or left < shards * need["CPU"]):
+            raise LostShard("the cluster has become smaller")
+        if late:
+            free = library.available_resources()
+            each = " and ".join(f"{amount:g} {name}s" for name, amount in need.items())
+            there = " and ".join(f"{free.get(name, 0.0):g} of its {_total(name):g} {name}s" for name in need)
+            raise BadInput(
+                f"the cluster has had no room for {shards} shards for {ROOM_SECONDS:.0f} seconds: "
+                f"each needs {each}, and {there} are free"
+            )
+
+
+def _wait_for_processes(actors: Sequence[Any]) -> None:
+    """Wait until every actor answers. On a busy machine their processes may start slowly."""
+    from ray.exceptions import GetTimeoutError
+
+    answers = [actor.ready.remote() for actor in actors]
+    cores, began, warned = _total("CPU"), time.monotonic(), False
+    while True:
+        try:
+            _got(answers, timeout=LOOK_SECONDS)
+            return
+        except GetTimeoutError as error:
+            waited = time.monotonic() - began
+            if _total("CPU") < cores:
+                raise LostShard("the cluster has become smaller") from error
+            if waited >= START_SECONDS:
+                raise BadInput(
+                    f"the cluster has room for {len(actors)} shards, but their processes have not started within "
+                    f"{START_SECONDS:.0f} seconds; is a machine overloaded?"
+                ) from error
+            if waited >= WARN_SECONDS and not warned:
+                warned = True
+                warnings.warn(
+                    f"{len(actors)} shards have their cores, but their processes are slow to start; "
+                    f"waiting for up to {START_SECONDS:.0f} seconds",
+                    stacklevel=2,
+                )
+
+
+def _total(resource: str) -> float:
+    """How much of a resource (`CPU`, `GPU`) all machines of the cluster have together."""
+    import ray as library
+
+    return float(library.cluster_resources().get(resource, 0.0))
 
 
 def _got(refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """What actors answer; an error in one of them as it was, and the end of one as `LostShard`."""
+    """The answers of actors. An error in an actor is raised as it is, the death of one as `LostShard`."""
     import ray as library
     from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
@@ -170,7 +265,7 @@ def _got(refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
     except GetTimeoutError:
         raise
     except RayTaskError as error:
-        if isinstance(error.cause, RayError):  # what it was to be told died with whoever was to tell it
+        if isinstance(error.cause, RayError):  # the sender died before its message arrived
             raise LostShard(str(error.cause)) from error
         raise error.cause from error
     except RayError as error:

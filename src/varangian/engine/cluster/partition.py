@@ -1,10 +1,11 @@
-"""Which shard an agent belongs to: shards of the same size between which few messages have to travel.
+"""Assigns agents to shards: shards of equal size, with few messages between them.
 
-A model is sent to a shard once, however many agents hear it there, so what counts is not edges but pairs of a sender
-and another shard that hears it: METIS calls their number the communication volume and can minimise it.
+A model is sent to another shard once, however many agents receive it there. So the cost is not the number of cut edges
+but the number of pairs (sender, other shard that receives it). METIS calls this the communication volume and can
+minimise it.
 
-All agents weigh alike, whatever their degree: models, samples and what an optimiser remembers are so much an agent,
-and room for these is what shards are taken for. Where degrees differ widely, judging does not spread as evenly.
+All agents have the same weight, whatever their degree: models, samples and optimiser states take the same memory for
+each agent, and memory is why a network is spread. Where degrees differ widely, evaluation time is less balanced.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from varangian.core.graph import Graph
 from varangian.errors import BadInput
 
 SLACK = 0.03
-"""By which share the size of a shard may be off: a little freedom saves many messages."""
+"""How far the size of a shard may differ from the mean, as a fraction: a little freedom saves many messages."""
 
 Parts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def parts(graph: Graph, shards: int) -> Int[Tensor, " agent"]:
-    """The shard of every agent: sizes off by 3 % or one agent at most, and few models that have to travel.
+    """The shard of every agent: sizes differ by at most 3 % or one agent, and few models travel between shards.
 
-    Sparse graphs are cut by METIS where pymetis is installed; else agents are put in an order in which neighbours
-    stand near each other (reverse Cuthill–McKee) and cut into equal pieces. Where about everyone hears everyone, any
-    equal pieces are as good as others. The same graph is always cut the same way.
+    METIS cuts sparse graphs if pymetis is installed. Without it, agents are sorted so that neighbours are close
+    (reverse Cuthill–McKee) and split into equal pieces. In a nearly complete graph any equal pieces are as good. The
+    same graph is always cut in the same way.
 
     >>> parts(Graph.complete(5), 2)
     tensor([0, 0, 0, 1, 1])
@@ -53,7 +54,7 @@ def parts(graph: Graph, shards: int) -> Int[Tensor, " agent"]:
 
 
 def cut(graph: Graph, parts: Int[Tensor, " agent"]) -> int:
-    """How many models travel in a round: pairs of a sender and another shard in which somebody hears it.
+    """How many models travel in a round: the pairs of a sender and another shard in which an agent receives it.
 
     >>> cut(Graph.ring(6), torch.tensor([0, 0, 0, 1, 1, 1]))
     4
@@ -64,7 +65,7 @@ def cut(graph: Graph, parts: Int[Tensor, " agent"]) -> int:
 
 
 def _pieces(order: Parts, shards: int) -> Parts:
-    """Agents in this order, cut into pieces that differ by one agent at most, the larger ones first."""
+    """Split agents in this order into pieces whose sizes differ by at most one, larger pieces first."""
     found = np.empty(len(order), dtype=np.int64)
     for shard, piece in enumerate(np.array_split(order, shards)):
         found[piece] = shard
@@ -72,7 +73,7 @@ def _pieces(order: Parts, shards: int) -> Parts:
 
 
 def _mutual(graph: Graph) -> Any:
-    """The graph as a symmetric sparse matrix without itself: who hears, or is heard by, whom."""
+    """The graph as a symmetric sparse matrix without self-loops; directions are ignored."""
     from scipy.sparse import csr_matrix
 
     sender, receiver = graph.senders.numpy(), graph.receivers.numpy()
@@ -87,7 +88,7 @@ def _mutual(graph: Graph) -> Any:
 def _metis(mutual: Any, shards: int) -> Parts:
     import pymetis
 
-    # Of its two methods only k-way, the faster one, knows of communication volume.
+    # Of the two methods of METIS, only k-way (the faster one) can minimise the communication volume.
     options = pymetis.Options(objtype=int(pymetis.ObjType.VOL), ufactor=round(1000 * SLACK), seed=0)
     adjacency = pymetis.CSRAdjacency(mutual.indptr, mutual.indices)
     found = pymetis.part_graph(shards, adjacency, recursive=False, options=options)
@@ -95,9 +96,9 @@ def _metis(mutual: Any, shards: int) -> Parts:
 
 
 def _levelled(mutual: Any, found: Parts, shards: int) -> Parts:
-    """The same with every shard of the size promised, which METIS does not keep to on small graphs.
+    """Move agents until every shard has an allowed size, which METIS does not guarantee on small graphs.
 
-    Shards that lack agents get them from those that can spare some, first the agents with most neighbours there.
+    Agents move from the largest shard to the smallest, first those with most neighbours in the smallest.
     """
     fair = len(found) / shards
     least = min(int(fair), int(np.ceil(fair * (1 - SLACK))))

@@ -1,4 +1,4 @@
-"""How far cells are that run elsewhere: each writes on a board how many rounds it has played."""
+"""The progress of cells that run on a cluster: each writes to a shared board how many rounds it has computed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from varangian.engine.cluster.task_pool import LOOK
 
 
-class Board:
-    """The board itself, an actor on the cluster."""
+class ProgressBoard:
+    """The number of rounds that each cell has computed; an actor on the cluster."""
 
     def __init__(self) -> None:
         self.rounds: dict[str, int] = {}
@@ -26,7 +26,7 @@ class Board:
 
 @dataclass
 class Writer:
-    """Counts the rounds of one cell, and writes them on the board about twice a second, without waiting for it."""
+    """Counts the rounds of one cell and writes them to the board about twice a second, without waiting for it."""
 
     board: Any
     name: str
@@ -42,18 +42,19 @@ class Writer:
 
 @dataclass
 class Reader:
-    """Reads the board without waiting for it; `advance` hears of every round of every cell once."""
+    """Reads the board without waiting for it. `advance` is told about every round of every cell once."""
 
     board: Any
     rounds: int
-    """Of a whole cell, all seeds counted."""
+    """The rounds of a whole cell, summed over its seeds."""
     advance: Callable[[int], object]
     running: dict[str, int] = field(default_factory=dict[str, int])
-    """The rounds that cells have played which have begun and not finished."""
+    """Rounds computed so far, for cells that have begun and are not finished."""
     finished: set[str] = field(default_factory=set[str])
     _asked: Any = None
 
     def look(self) -> Mapping[str, int]:
+        """Ask the board, take the answer to the last question if it has come, and return the cells that are running."""
         import ray as library
 
         if self._asked is None:
@@ -61,29 +62,29 @@ class Reader:
         ready, _ = library.wait([self._asked], timeout=0)
         if ready:
             self._asked = None
-            with suppress(library.exceptions.RayError):  # its process has died; another takes its place
+            with suppress(library.exceptions.RayError):  # the board's process died; Ray starts it again
                 self._learn(library.get(ready[0]))
         return self.running
 
     def _learn(self, told: Mapping[str, int]) -> None:
         for name, rounds in told.items():
             if name not in self.finished:
-                # Less than before where a cell had to begin again.
+                # This can be negative: a cell whose process died begins again.
                 self.advance(rounds - self.running.get(name, 0))
                 self.running[name] = rounds
 
     def finish(self, name: str) -> None:
-        """A cell is done, whatever the board says of it."""
+        """A cell is done, whatever the board still says."""
         self.finished.add(name)
         self.advance(self.rounds - self.running.pop(name, 0))
 
 
 @contextmanager
-def board(rounds: int, advance: Callable[[int], object]) -> Iterator[Reader]:
-    """A board on the cluster that is connected to, and its reader."""
+def progress_board(rounds: int, advance: Callable[[int], object]) -> Iterator[Reader]:
+    """A board on the connected cluster, through its reader."""
     import ray as library
 
-    actor: Any = library.remote(Board).options(num_cpus=0, max_restarts=-1).remote()
+    actor: Any = library.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1).remote()
     try:
         yield Reader(actor, rounds, advance)
     finally:

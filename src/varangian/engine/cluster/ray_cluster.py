@@ -1,4 +1,4 @@
-"""A Ray cluster: where it is, how much of it a run takes, and being connected to it for a while."""
+"""A Ray cluster: where it is, how much of it a run uses, and how to connect to it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from varangian.errors import BadInput, unknown
 
 NAMESPACE = "varangian"
 PATIENCE = 5.0
-"""Seconds that a machine has to answer; Ray itself would ask for more than a minute, and aloud."""
+"""Seconds to wait for an answer from a machine. Ray itself would try for more than a minute and print warnings."""
 
 
 @dataclass(frozen=True)
 class RayCluster:
     """Run on a Ray cluster.
 
-    With one shard, every cell of a sweep is a task of its own. With several, the cells are run one after another, each
-    with its network spread over so many shards.
+    With one shard, every cell of a sweep is a task of its own. With several shards, cells run one after another, and
+    the network of each is spread over all shards.
 
     >>> RayCluster(address="10.0.0.1:6379", shards=4)
     RayCluster(address='10.0.0.1:6379', shards=4, gpus_per_shard=0.0, retries=3, keep_every=None)
     """
 
     address: str = "local"
-    """`local` starts a cluster on this machine, `auto` finds the one that `ray start` began, `HOST:PORT` names one."""
+    """`local` starts a cluster on this machine, `auto` finds the one started by `ray start`, `HOST:PORT` names one."""
     shards: int = 1
-    """Over how many processes one network is spread."""
+    """The number of processes over which one network is spread."""
     gpus_per_shard: float = 0.0
-    """How many GPUs a shard, or a cell of a sweep, has to itself; it may be a part of one. Without, it has none."""
+    """The GPUs of one shard, or of one cell of a sweep; it may be a fraction. By default it has none."""
     retries: int = 3
-    """How often a network goes on from where it was after one of its shards has died."""
+    """How often a run goes on from its last snapshot after a shard has died."""
     keep_every: int | None = None
-    """After how many rounds all shards keep what they have, to go on from; about once a minute unless given."""
+    """Rounds between two snapshots; by default there is one about every minute."""
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Be connected to the cluster; a connection that the caller's program has is used, and left as it is."""
+        """Connect to the cluster. If the program is connected to one already, that one is used and left connected."""
         self._check()
         try:
             with _quiet():
@@ -73,12 +73,12 @@ class RayCluster:
             library.shutdown()
 
     def check_device(self, name: str) -> None:
-        """Refuse a GPU for those who would get none."""
+        """Reject device `cuda` where shards have no GPU."""
         if name.startswith("cuda") and not self.gpus_per_shard:
             raise BadInput(f"device {name} takes GPUs of the cluster; add --gpus-per-shard 1, or a part of one")
 
     def tasks_at_once(self) -> int:
-        """How many cells the cluster can run side by side: each takes a core, and its GPUs."""
+        """How many cells the cluster can run at once: each takes one core, and its GPUs."""
         import ray as library
 
         there = library.cluster_resources()
@@ -108,11 +108,11 @@ class RayCluster:
 
 
 Engine = Literal["local"] | RayCluster
-"""Where to run: in this process (`local`), or on a Ray cluster."""
+"""Where a run is computed: in this process (`local`), or on a Ray cluster."""
 
 
 def chosen(engine: Engine | str | None) -> RayCluster | None:
-    """The cluster to run on, or None for this process.
+    """The cluster to run on; None means this process.
 
     >>> chosen("local"), chosen("ray")
     (None, RayCluster(address='local', shards=1, gpus_per_shard=0.0, retries=3, keep_every=None))
@@ -125,12 +125,12 @@ def chosen(engine: Engine | str | None) -> RayCluster | None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without line breaks and the colours that Ray puts in."""
+    """The message of an error without line breaks and terminal colours."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:300]
 
 
 def _answering(address: str) -> str:
-    """The address as Ray wants it, once the machine there has answered."""
+    """The address in the form that Ray wants. Raises `BadInput` unless the machine there answers."""
     if address == "local":
         return address
     if address == "auto" and not os.environ.get("RAY_ADDRESS"):
@@ -155,7 +155,7 @@ def _reason(error: BaseException, said: str) -> str:
 
 @contextmanager
 def _unheard() -> Iterator[Callable[[], str]]:
-    """Keep from the terminal what Ray's own threads write there without asking Python; returns what that was."""
+    """Hide what Ray's C++ threads write to standard error; yields a function that returns it."""
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
@@ -173,7 +173,7 @@ def _unheard() -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Have Ray not print what it thinks of processes that died, nor report to its makers, unless asked to."""
+    """Turn off Ray's messages about dead processes and its usage reports, unless the environment asks for them."""
     wanted = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_USAGE_STATS_ENABLED": "0"}
     added = [name for name in wanted if name not in os.environ]
     os.environ.update({name: wanted[name] for name in added})

@@ -23,11 +23,11 @@ from varangian.core.graph import Graph
 from varangian.core.scene import Byzantine, Scene
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
-from varangian.engine.cluster.actors import LostShard, hired
+from varangian.engine.cluster.actors import LostShard, started_actors
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.cluster.shard import Array, Orders, Spent
-from varangian.engine.cluster.snapshots import Keeper
+from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder, thinned
@@ -90,22 +90,24 @@ def on_cluster(
                 done.append(results.load(file, job.mark(options)))
                 advance(job.rounds)
                 continue
-            keeper = Keeper(file and file.with_suffix(".parts"), cluster.keep_every)
+            saved = Snapshots(file and file.with_suffix(".parts"), cluster.keep_every)
             if not resume:
-                keeper.discard()
+                saved.discard()
             every, snapshots = thinned([job.scene], job.rounds, options.record_every)
             orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, placed)
-            done.append(run(job, cluster, orders, keeper, advance).assign_attrs(fingerprint=job.mark(options)))
+            done.append(run(job, cluster, orders, saved, advance).assign_attrs(fingerprint=job.mark(options)))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 results.save(done[-1], file)
     return done[0] if len(done) == 1 else results.joined(done)
 
 
-def run(job: Job, cluster: RayCluster, orders: Orders, keeper: Keeper, advance: Callable[[int], object]) -> xr.Dataset:
+def run(
+    job: Job, cluster: RayCluster, orders: Orders, saved: Snapshots, advance: Callable[[int], object]
+) -> xr.Dataset:
     """What a run in one process returns, and what the exchange took a round: `exchanged_bytes`, `stage_seconds`.
 
-    Goes on from what the keeper has; `advance` hears how many more rounds have been played, less than nothing where
+    Goes on from the last snapshot; `advance` hears how many more rounds have been played, less than nothing where
     some were lost.
     """
     graph = job.scene.graph
@@ -123,16 +125,16 @@ def run(job: Job, cluster: RayCluster, orders: Orders, keeper: Keeper, advance: 
     given = [library.put(part) for part in parts]
     for tries in range(1, cluster.retries + 2):
         try:
-            with hired(cluster, parts, given, orders) as crew:
-                crew.play(keeper, job.rounds, done)
-                recorded = crew.recorded()
+            with started_actors(cluster, parts, given, orders) as group:
+                group.play(saved, job.rounds, done)
+                recorded = group.recorded()
             break
         except LostShard as lost:
             if tries > cluster.retries:
-                where = f"; go on from {keeper.folder} with --resume" if keeper.folder else ""
+                where = f"; go on from {saved.folder} with --resume" if saved.folder else ""
                 raise BadInput(f"a shard was lost {tries} times: {one_line(lost)[:120]}{where}") from lost
     result = _whole(job, parts, orders, recorded, time.perf_counter() - began)
-    keeper.discard()
+    saved.discard()
     return result
 
 

@@ -1,4 +1,4 @@
-"""The last point that all parts of a network have reached together, on disk or in memory, to go on from."""
+"""Snapshots of a network in parts: the last round that all parts have finished, to go on from."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 from varangian.errors import BadInput
 
-Kept = tuple[int, Sequence[bytes]]
-"""After which round, and what every part kept."""
+Snapshot = tuple[int, Sequence[bytes]]
+"""The number of the round, and the state of every part after it."""
 
 
 @dataclass
-class Keeper:
-    """Keeps one common checkpoint of all parts, whole or not at all."""
+class Snapshots:
+    """Holds the last snapshot of all parts, on disk or in memory. A snapshot is complete or not there at all."""
 
     folder: Path | None
-    """Without one, in memory: enough for a shard that dies, not for whoever started the run."""
+    """Where snapshots are written. None is in memory: enough if a shard dies, not if the program itself ends."""
     every: int | None = None
-    """Rounds from one to the next; about once a minute unless given."""
-    _memory: Kept | None = None
+    """Rounds from one snapshot to the next; by default there is one about every minute."""
+    _memory: Snapshot | None = None
     _last: float = field(default_factory=time.monotonic)
 
     def due(self, round: int) -> bool:
-        """Whether it is time to keep what parts have after this round."""
+        """Whether it is time for a snapshot after this round."""
         return round % self.every == 0 if self.every else time.monotonic() - self._last >= 60
 
-    def keep(self, round: int, parts: Sequence[bytes]) -> None:
-        """Keep this one in place of the last."""
+    def save(self, round: int, parts: Sequence[bytes]) -> None:
+        """Replace the last snapshot by this one."""
         self._last = time.monotonic()
         if self.folder is None:
             self._memory = round, parts
@@ -48,8 +48,8 @@ class Keeper:
             if older != whole:
                 shutil.rmtree(older, ignore_errors=True)
 
-    def last(self, parts: int) -> Kept | None:
-        """What was kept last, by so many parts."""
+    def last(self, parts: int) -> Snapshot | None:
+        """The last snapshot, if there is one; it must be of so many parts."""
         if self.folder is None:
             return self._memory
         found = self._found()
@@ -69,7 +69,7 @@ class Keeper:
         return sorted((int(path.name.removeprefix("round-")), path) for path in whole)
 
     def discard(self) -> None:
-        """The run is over."""
+        """Remove the snapshot: the run is over."""
         self._memory = None
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)

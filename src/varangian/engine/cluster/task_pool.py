@@ -1,4 +1,4 @@
-"""Work spread over a Ray cluster, a task a piece; a process or a machine that dies costs only its own piece."""
+"""Independent pieces of work on a Ray cluster, one task for each. A process that dies costs only its own piece."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 
 SPARE = 2
-"""How many pieces wait at the cluster beyond those it can run: whoever is done finds the next one there."""
+"""How many pieces are submitted beyond those that can run at once, so that no core waits for the next piece."""
 LOOK = 0.5
-"""Seconds between two looks at how far pieces are."""
+"""Seconds between two checks of the progress."""
 GRACE = 10.0
-"""Seconds that an interrupted piece has to leave its checkpoint."""
+"""Seconds that an interrupted piece has to write its checkpoint."""
 
 
 def in_tasks(
@@ -32,11 +32,17 @@ def in_tasks(
     begin: Callable[[Piece], object] = lambda piece: None,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Generator[tuple[Piece, Done | Lost]]:
-    """Each piece and what came of it, as they finish, from the tasks of a cluster.
+    """Each piece and its result, in the order in which they finish.
 
-    As `workers.in_processes`: a piece whose process dies is given out `TRIES` times, and whoever stops asking ends
-    what is running. An error in a piece is raised as one line. `begin` hears of every piece that is given out,
-    `meanwhile` is called about twice a second.
+    A piece whose process dies is tried `TRIES` times. Closing the
+    generator ends what is running. An error in a piece is raised as one line.
+
+    Args:
+        work: computes one piece; it must be picklable.
+        pieces: what is to be computed.
+        cluster: where; each task takes one core and the GPUs of a shard.
+        begin: called with every piece when it is submitted.
+        meanwhile: called about twice a second.
     """
     with cluster.connected():
         import ray as library
@@ -62,7 +68,7 @@ def in_tasks(
                 for one in ready:
                     piece, tries = running.pop(one)
                     try:
-                        # A copy: what lies in Ray's store cannot be changed, and fills it.
+                        # A copy: results in Ray's object store are read-only, and take up its memory.
                         done = cast(Done, deepcopy(library.get(one)))
                     except RayTaskError as error:
                         raise BadInput(f"{piece}: {_told(error.cause)}") from error
@@ -78,17 +84,17 @@ def in_tasks(
 
 
 def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str]) -> Done:
-    """What a task does."""
+    """Compute one piece; this runs in a process of the cluster."""
     import ray as library
 
     os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
     if not library.get_gpu_ids():
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves all GPUs in sight of those who have asked for none
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # by default Ray hides no GPU from tasks that asked for none
     return work(piece)
 
 
 def _folders() -> dict[str, str]:
-    """Where this machine looks for data; others look there too, if they have such a folder."""
+    """The data folder of this machine. Other machines use it too, if they have such a folder."""
     folder = os.environ.get(VARIABLE)
     return {VARIABLE: str(Path(folder).expanduser().resolve())} if folder else {}
 
@@ -103,7 +109,7 @@ def _told(cause: BaseException) -> str:
 
 
 def _end(running: list[Any]) -> None:
-    """Interrupt what is running, so that it can leave a checkpoint, and kill what does not stop by itself."""
+    """Interrupt running tasks, so that they can write a checkpoint, and kill those that do not stop in time."""
     import ray as library
 
     if not running:

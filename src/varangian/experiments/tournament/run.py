@@ -19,7 +19,7 @@ import torch
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, RayCluster, chosen
-from varangian.engine.cluster.progress import Writer, board
+from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.process_pool import Lost, in_processes
@@ -178,7 +178,7 @@ def _played_elsewhere(
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
     """The same on a Ray cluster, one task per cell."""
-    with cluster.connected(), board(contest.rounds * contest.plan.seeds, advance) as reader:
+    with cluster.connected(), progress_board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
         with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
             for cell, played in finishing:
