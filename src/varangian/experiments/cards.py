@@ -1,17 +1,17 @@
 """One card for every rule and attack, read from its docstring.
 
-The same docstring is what `help()` shows in Python, what `varangian rules NAME` shows in a terminal, and what the
-manual's pages are made of. It is written like this:
+One docstring serves three readers: `help()` in Python, `varangian rules NAME` in a terminal, and the pages of the
+manual. This is the template:
 
     \"\"\"What it does, in one sentence.
 
     Equation:
         θ_k = Σ_l a_lk θ̂_l
 
-    What a reader should know besides, in short sentences.
+    What else a reader must know, in short sentences.
 
-    Assumes: Which neighbours it can bear.         (a rule; an attack has `Knows:`)
-    Cost: What an agent computes in a round.
+    Assumes: What it needs of the neighbours.      (a rule; an attack has `Knows:`)
+    Cost: What one agent computes in one round.
 
     Example:
         >>> from varangian import rules
@@ -22,7 +22,7 @@ manual's pages are made of. It is written like this:
         Authors, "Title", where and when. https://address.of/the-paper
     \"\"\"
 
-Parameters are the fields of the class, each described by the string below it.
+The parameters are the fields of the class. The string below a field describes it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from itertools import pairwise
 from typing import Any
 
 BLOCKS = ("Equation", "Example", "Reference")
-"""Sections with indented lines of their own."""
+"""Sections with an indented block below their name."""
 LINES = ("Assumes", "Knows", "Cost")
-"""Sections that are a paragraph."""
+"""Sections that are one paragraph."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Card:
-    """What people need to know of a rule or an attack."""
+    """What people need to know about a rule or an attack."""
 
     name: str
-    """As it is typed on the command line."""
+    """The name as typed on the command line."""
     summary: str
     equation: tuple[str, ...]
     text: str
     assumes: str
-    """Of a rule: which neighbours it can bear."""
+    """For a rule: what it needs of the neighbours."""
     knows: str
-    """Of an attack: what the adversary knows."""
+    """For an attack: what the adversary knows."""
     cost: str
     parameters: tuple[Parameter, ...]
     example: str
@@ -73,7 +73,7 @@ class Card:
 
     @property
     def missing(self) -> list[str]:
-        """The sections that a complete card must have and this one lacks."""
+        """What this card lacks to be complete."""
         either = {"Assumes or Knows": self.assumes or self.knows}
         needed = {"Equation": self.equation, "Cost": self.cost, "Example": self.example, "Reference": self.reference}
         undescribed = [f"a description of {one.name}" for one in self.parameters if not one.about]
@@ -92,7 +92,7 @@ def card_of(value: type[Any]) -> Card:
     return Card(
         name=value.__name__.replace("_", "-"),
         summary=_one_line(summary),
-        equation=tuple(line for line in sections.get("Equation", "").splitlines() if line.strip()),
+        equation=tuple(line.strip() for line in sections.get("Equation", "").splitlines() if line.strip()),
         text=text.strip(),
         assumes=_one_line(sections.get("Assumes", "")),
         knows=_one_line(sections.get("Knows", "")),
@@ -104,7 +104,7 @@ def card_of(value: type[Any]) -> Card:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """Each section's name and text; what stands under no name is one text under the empty name."""
+    """The name and text of each section. Text outside all sections has the empty name."""
     free: list[str] = []
     paragraphs = re.split(r"\n\s*\n", text)
     name, block = "", list[str]()
@@ -119,7 +119,7 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
         if not head:
             free.append(paragraph)
             continue
-        # Lines of the kind `Assumes: …` may follow each other without an empty line.
+        # `Assumes: …` and `Cost: …` may follow each other without an empty line.
         for part in re.split(rf"\n(?=(?:{'|'.join((*BLOCKS, *LINES))}):(?:\s))", paragraph):
             if name:
                 yield name, "\n\n".join(block)
@@ -140,7 +140,6 @@ def _parameters(value: type[Any]) -> Iterator[Parameter]:
         yield Parameter(one.name, str(one.type), shown, about.get(one.name, ""))
 
 
-@cache
 def described_fields(value: type[Any]) -> dict[str, str]:
     """The string below each field of a class, and of the classes it inherits from."""
     found: dict[str, str] = {}
@@ -150,10 +149,11 @@ def described_fields(value: type[Any]) -> dict[str, str]:
         except (OSError, TypeError):  # a class without a file, such as one typed into a notebook
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, text in zip(body, body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = _one_line(str(text.value.value))
+        for field, text in pairwise(body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[field.target.id] = _one_line(str(text.value.value))
     return found
 
 
