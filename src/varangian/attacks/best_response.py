@@ -28,34 +28,54 @@ Length = Float[Tensor, "agent 1"]
 
 @dataclass(frozen=True)
 class best_response:
-    """Two-faced and adaptive: to each neighbour what harms it most, found by trying the rule it follows beforehand.
+    """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
 
-    m_k = argmax harm_k(m) · influence_k(m)^patience. Harm is by how much r_k, the true risk of k, is higher than had
-    Byzantine neighbours been silent, after combining and `horizon` more steps of k down its true risk: what is put
-    right at once is no harm. Influence is the part of the way to m that the combined model goes: how far m is trusted.
-    Messages are tried along a few directions, with lengths from a tenth of the victim's last update to `reach` times
-    all there is between models: up the risk, up where it bends most, back against the victim's update, towards its
-    worst neighbour, towards zero, and from a gift, a model better for k than its own, to where that model's fault
-    hardly shows. Silence, honesty, k's last model and the ends of these directions are tried too. Where nothing does
-    harm k hears its own adapted model, which no rule judges worse than its own. The best length is refined.
+    Equation:
+        m_k = argmax_m  h_k(m) · w_k(m)^ρ
+        h_k(m) = r_k(D θ_k(m)) − r_k(D θ_k(∅))
+        w_k(m) = min(1, ‖θ_k(m) − θ_k(∅)‖ / ‖m − θ_k(∅)‖)
 
-    Omniscient: knows the rule and what it remembers, the true risk, and the sample each victim has just trained on;
-    not the one it judges on next, if that is another. Costs 8 `lengths` + 2 `refinements` + 6 times judging and
-    combining, with `horizon` gradients each, a round, one candidate at a time. Against any rule: the one to measure it
-    by.
+    Two-faced: each victim k hears a different message. θ_k(m) is the model that k would combine if its Byzantine
+    neighbours sent m, and θ_k(∅) if they were silent. r_k is the true risk of k. D is `horizon` steps of k down this
+    risk, so harm that is repaired at once does not count. h is the harm, w the influence of m on k, and ρ the
+    `patience`. A negative harm is not multiplied by the influence.
+
+    Messages are tried along eight rays, at lengths from a tenth of the victim's last update to `reach` times all
+    distances between models. Six rays start at the victim's models. They lead up the risk, up where it bends most,
+    back against the update, to the worst neighbour, and to zero. Two start at a gift, a model that is better for k
+    than its own, and add an error that k hardly notices. Silence, honesty and a few single models are tried too, and
+    the best length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than
+    its own.
+
+    It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one. It cannot
+    run where the network is split into shards.
+
+    Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
+    does not know the sample that the victim judges on next.
+    Cost: 8 · lengths + 2 · refinements + 6 trials per round. Each trial judges and combines for all agents, and takes
+    `horizon` gradients.
+
+    Example:
+        >>> from varangian import attacks, rules
+        >>> attacks.best_response(lengths=4, refinements=1, rule=rules.average())
+        best_response(lengths=4, refinements=1, horizon=5, patience=2.0, reach=100.0, rule=average())
+
+    Reference:
+        Ours. It stands for the omniscient adversary of the theory.
     """
 
     lengths: int = 6
-    """How many lengths to try in each direction."""
+    """How many lengths to try along each ray."""
     refinements: int = 2
-    """How often to halve the gap between the best length and those beside it."""
+    """How often to halve the gap between the best length and the lengths beside it."""
     horizon: int = 5
-    """How many steps later harm is measured; 0 is at once."""
+    """After how many steps of the victim the harm is measured; 0 measures it at once."""
     patience: float = 2.0
-    """How much trust counts: 0 takes the largest harm of this round, whatever it costs in the next ones."""
+    """ρ: how much influence counts; 0 takes the largest harm of this round, whatever it costs in later rounds."""
     reach: float = 100.0
+    """The largest length to try, in distances between models."""
     rule: Rule[Any] | None = None
-    """The rule to try; the one that victims follow, with all it remembers, unless given."""
+    """The rule to try. By default the rule that victims follow, with all that it remembers."""
 
     def __post_init__(self) -> None:
         if self.lengths < 1:

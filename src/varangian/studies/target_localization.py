@@ -14,7 +14,6 @@ from varangian.attacks import pulling, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
-from varangian.core.layout import by_column
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
@@ -122,11 +121,11 @@ class Bearings:
         return len(self.target)
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
-        noise = draws.normal_rounds("measurement", start, rounds, 3, dtype)
-        target, direction, direction_noise, distance_noise = _ready(self, dtype)
-        u = torch.addcmul(direction, noise[..., :2], direction_noise)
-        y = torch.addcmul(u[..., 0] * target[:, 0], u[..., 1], target[:, 1])
-        return u, y.addcmul_(noise[..., 2], distance_noise[:, 0])
+        noise = draws.normal_rounds("measurement", start, rounds, 3, dtype).mT
+        target, direction, direction_noise, distance_noise = _by_coordinate(self, dtype)
+        u = torch.addcmul(direction, noise[:, :2], direction_noise)
+        y = torch.addcmul(u[:, 0] * target[0], u[:, 1], target[1])
+        return u.mT, y.addcmul_(noise[:, 2], distance_noise)
 
     def risk(self) -> Quadratic:
         """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*)."""
@@ -142,11 +141,14 @@ class Bearings:
 
 
 @lru_cache(maxsize=2048)
-def _ready(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What samples are made of, stored as they are: target, direction, and the two standard deviations as columns."""
-    deviations = (noise.sqrt()[:, None] for noise in (stream.direction_noise, stream.distance_noise))
-    target, direction, *noise = (by_column(p.to(dtype)) for p in (stream.target, stream.direction, *deviations))
-    return target, direction, noise[0], noise[1]
+def _by_coordinate(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Target and direction as (coordinate, agent), and the two standard deviations.
+
+    One contiguous row per coordinate: operations then run along agents, not along two numbers at a time.
+    """
+    target, direction = (points.to(dtype).T.contiguous() for points in (stream.target, stream.direction))
+    direction_noise, distance_noise = (v.sqrt().to(dtype) for v in (stream.direction_noise, stream.distance_noise))
+    return target, direction, direction_noise, distance_noise
 
 
 def _between(bounds: tuple[float, float], lot: Float[Tensor, " agent"]) -> Float[Tensor, " agent"]:
