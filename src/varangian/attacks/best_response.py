@@ -1,4 +1,4 @@
-"""The worst that can be told: an adversary that tries the rule it faces before it speaks."""
+"""The strongest attack here: an adversary that tries messages on its victims' rule before it sends one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from varangian.rules.base import Rule
 
 Own = Float[Tensor, "byzantine parameter"]
 Told = Float[Tensor, "agent parameter"]
-"""What each agent is told by all its Byzantine neighbours."""
+"""The message that each agent hears from all its Byzantine neighbours."""
 PerAgent = Float[Tensor, " agent"]
 Length = Float[Tensor, "agent 1"]
 
@@ -111,7 +111,7 @@ class best_response:
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """What would come of a message."""
+    """The consequences of a message for each agent."""
 
     view: View
     rule: Rule[Any] | None
@@ -119,14 +119,14 @@ class Outlook:
     patience: float
     step_size: Length
     quiet: Models
-    """What everyone would combine if Byzantine agents were silent."""
+    """The models that agents would combine if Byzantine agents were silent: θ_k(∅)."""
 
     @staticmethod
     def of(view: View, rule: Rule[Any] | None, horizon: int, patience: float) -> Outlook:
         insight, shared = view.insight, view.adapted.shape[1]
         before = torch.cat((view.previous, insight.models[:, shared:]), 1)
         slope = insight.model.gradient(before, insight.sample).norm(dim=1, keepdim=True)
-        # μ_k, or what another optimiser made of it in the last step.
+        # μ_k, or the effective step size of another optimiser in the last round.
         step_size = (insight.models - before).norm(dim=1, keepdim=True) / torch.where(slope > 0, slope, 1)
         nobody = torch.ones_like(view.sender, dtype=torch.bool)
         quiet = insight.foresee(ToEach(view.adapted[view.sender], nobody), rule)
@@ -142,7 +142,7 @@ class Outlook:
         return self.risk(self.quiet)
 
     def gain(self, told: Told) -> PerAgent:
-        """harm · influence^patience; harm that is none counts in full."""
+        """harm · influence^patience where there is harm, otherwise the (negative) harm itself."""
         shared = told.shape[1]
         models = self.view.insight.foresee(ToEach(told[self.view.receiver]), self.rule)
         harm, quiet = self.harm(models), self.quiet[:, :shared]
@@ -156,7 +156,7 @@ class Outlook:
 
 
 class Best(NamedTuple):
-    """For each agent the most harmful message so far: base + length · direction, the sender's own model, or none."""
+    """The most harmful message to each agent so far: base + length · direction, the sender's own model, or silence."""
 
     gain: PerAgent
     base: Told
@@ -200,7 +200,7 @@ class Best(NamedTuple):
 
 
 def scales(view: View, worst: Told) -> tuple[Length, Length]:
-    """A length that hardly anybody notices, and one beyond everything there is between models."""
+    """A length that is hardly noticed, and one above all distances between models."""
     update = (view.adapted - view.previous).norm(dim=1, keepdim=True)
     between = update + (worst - view.adapted).norm(dim=1, keepdim=True) + view.adapted.norm(dim=1, keepdim=True)
     between = torch.where(between > 0, between, 1)
@@ -208,7 +208,7 @@ def scales(view: View, worst: Told) -> tuple[Length, Length]:
 
 
 def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterator[tuple[Told, Told]]:
-    """From where and which way to go, unit vectors."""
+    """The rays to try: where each starts, and its direction, a unit vector."""
     adapted, shared = view.adapted, view.adapted.shape[1]
     private = view.insight.models[:, shared:]
 
@@ -217,7 +217,7 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
 
     up = steepest = uphill(view.insight.models)
     for _ in range(climbs):
-        # Far away the way up is where the risk bends most.
+        # Far away, the gradient points to where the risk bends most.
         steepest = uphill(torch.cat((adapted + far * steepest, private), 1))
     to_worst = normalize(worst - adapted)
     hardly_seen = normalize(to_worst - steepest * (to_worst * steepest).sum(1, keepdim=True))
@@ -233,7 +233,7 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
 
 
 def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> Told:
-    """A better model for each agent: down its true risk, the longest of halved steps that gains most."""
+    """A better model for each agent: a few steps down its true risk, each the best of several halved lengths."""
     models, shared = view.insight.models, view.adapted.shape[1]
     least = view.insight.risk(models)
     for _ in range(descents):
@@ -249,12 +249,12 @@ def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> T
 
 
 def gradient_of_risk(view: View, models: Models) -> Models:
-    """∇r_k(θ_k) for every agent; of its loss on the last sample where the risk has no gradient."""
+    """∇r_k(θ_k) for every agent. Where the risk has no gradient, that of the loss on the last sample."""
     with torch.enable_grad():
         leaf = models.detach().requires_grad_()
         risk = view.insight.risk(leaf)
         if risk.requires_grad:
-            # An agent's risk depends on its own model alone, so the gradient of the sum is all gradients at once.
+            # The risk of an agent depends on its own model only, so the gradient of the sum holds all gradients.
             (gradient,) = torch.autograd.grad(risk.sum(), leaf)
         else:
             gradient = view.insight.model.gradient(models, view.insight.sample)
@@ -262,7 +262,7 @@ def gradient_of_risk(view: View, models: Models) -> Models:
 
 
 def worst_neighbour(view: View) -> Told:
-    """For each victim the model around it that does worst on its last sample; for others their own."""
+    """For each victim, the model it hears with the largest loss on its last sample; for other agents, their own."""
     insight, shared = view.insight, view.adapted.shape[1]
 
     def craft(around: Company) -> Tensor:

@@ -1,4 +1,4 @@
-"""Lies made of what others or oneself learnt: copies, echoes and exaggerations."""
+"""Attacks made of learnt models: copies of other agents' models, and exaggerated updates."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class collusion:
 
     def __post_init__(self) -> None:
         if self.point is not None and not self.point:
-            raise BadInput("collusion needs a point to meet at, but point is empty")
+            raise BadInput("collusion needs a point to send, but point is empty")
 
     def init(self, own: Own) -> tuple[()]:
         if self.point is not None and len(self.point) not in (1, own.shape[1]):
             raise BadInput(
-                f"collusion's point has {len(self.point)} coordinates, but models have {own.shape[1]} that travel"
+                f"collusion's point has {len(self.point)} coordinates, but models have {own.shape[1]} that are sent"
             )
         return ()
 
@@ -178,7 +178,7 @@ class sybil:
             leader = order[_lowest(order.argsort(), networks.of_sender, len(networks.first))]
             return ToAll(sent.rows[leader], None if sent.silent is None else sent.silent[leader]), state
         rank = order.argsort()[sender_row(view)]
-        # Rank and place in one number, so that the lowest tells its place.
+        # Rank and place in one number, so that the lowest number also gives its place.
         edges = len(rank)
         place = torch.arange(edges, device=rank.device)
         leading = _lowest(rank * edges + place, view.receiver, len(view.network)) % max(1, edges)
@@ -186,6 +186,6 @@ class sybil:
 
 
 def _lowest(values: Tensor, of: Tensor, groups: int) -> Tensor:
-    """For each value, the lowest of its group."""
+    """For each value, the lowest value of its group."""
     most = values.new_full((groups,), torch.iinfo(values.dtype).max)
     return most.scatter_reduce(0, of, values, "amin")[of]

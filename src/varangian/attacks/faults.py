@@ -1,4 +1,4 @@
-"""Faults that are nobody's intention: old messages, repeated messages, lost messages."""
+"""Faults without intention: old messages, repeated messages, lost messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class delay:
             raise BadInput(f"a delay lasts at least one round, but rounds is {self.rounds}")
 
     def init(self, own: Own) -> tuple[Own, ...]:
-        """A queue, the oldest first."""
+        """A queue of models, the oldest first."""
         return (own,) * self.rounds
 
     def send(self, view: View, state: tuple[Own, ...]) -> tuple[ToAll, tuple[Own, ...]]:

@@ -1,4 +1,4 @@
-"""Attacks on data: Byzantine agents train as they should, on samples that were tampered with."""
+"""Attacks on data: Byzantine agents train honestly, on samples that were changed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class label_flip:
         return ToAll(view.own), state
 
     def poison(self, sample: Sample, labels: int) -> Sample:
-        """Targets are the last part of a sample.
+        """The sample with flipped targets, which are its last part.
 
         >>> import torch
         >>> label_flip().poison((torch.zeros(3, 1), torch.tensor([0, 1, 5])), labels=6)[1]
@@ -59,6 +59,6 @@ class label_flip:
         tensor([-2.5000])
         """
         *inputs, targets = sample
-        # A stream of one's own may show more labels later than at first; what becomes of them must be a label, too.
+        # A user's own stream may show a new label later; modulo keeps its flipped value a valid label.
         flipped = (labels - 1 - targets) % labels if labels else -targets
         return (*inputs, flipped)

@@ -1,4 +1,4 @@
-"""Attacks that need no knowledge of the rule they face, and faults that are nobody's intention."""
+"""Attacks that need no knowledge of the rule, and simple faults."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class pulling:
     def init(self, own: Own) -> tuple[()]:
         if len(self.point) not in (1, own.shape[1]):
             raise BadInput(
-                f"pulling's point has {len(self.point)} coordinates, but models have {own.shape[1]} that travel"
+                f"pulling's point has {len(self.point)} coordinates, but models have {own.shape[1]} that are sent"
             )
         return ()
 

@@ -1,9 +1,10 @@
-"""Lies that hide in the statistics of what is honest around a victim: against rules that trust the many, or the near.
+"""Attacks that hide in the statistics of the honest models around a victim.
 
-The papers attack a server that averages gradients. Here a victim is its own server: it hears its closed neighbourhood,
-and models travel instead of gradients. Means, spreads and distances are therefore taken over the victim's honest
-neighbours and the victim itself, and what a paper says of an aggregated gradient is said of a change of models, from
-the victim's last model θ_k to the adapted models θ̂ around it. All Byzantine neighbours of a victim tell it the same.
+They work against rules that trust the majority or the nearest models. The papers attack a server that averages
+gradients. Here every victim is its own server, and agents send models instead of gradients. Means, standard deviations
+and distances are therefore taken over the victim and its honest neighbours. Where a paper has an aggregated gradient,
+these attacks use the change from the victim's last model θ_k to the adapted models θ̂ around it. All Byzantine
+neighbours of a victim send it the same message; only `fang_trimmed_mean` draws one for each sender.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 Deviation = Literal["std", "unit", "sign"]
-"""Which way to leave the mean: along the spread of the honest models, or against their mean change, as it is or
-coordinate by coordinate."""
+"""The direction away from the mean: along the standard deviation of the honest models, against their mean change, or
+against the signs of that change."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class fang_trimmed_mean:
 
     def __post_init__(self) -> None:
         if not 1 < self.b < float("inf"):
-            raise BadInput(f"fang-trimmed-mean goes b > 1 times as far as honest models, but b is {self.b}")
+            raise BadInput(f"fang-trimmed-mean needs a finite factor b > 1, but b is {self.b}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -199,7 +200,7 @@ class fang_krum:
 
     def __post_init__(self) -> None:
         if self.halvings < 0:
-            raise BadInput(f"fang-krum cannot halve λ {self.halvings} times; halvings must not be negative")
+            raise BadInput(f"fang-krum: halvings must not be negative, but is {self.halvings}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -213,7 +214,7 @@ class fang_krum:
         return ToEach(to_each(view, craft)), state
 
     def _length(self, around: Company, start: Tensor, against: Tensor) -> Float[Tensor, " victim"]:
-        """λ, from distances alone: ‖θ_k + λ s − θ̂_l‖² = ‖θ_k − θ̂_l‖² + 2 λ sᵀ(θ_k − θ̂_l) + λ² d."""
+        """λ, from distances only: ‖θ_k + λ s − θ̂_l‖² = ‖θ_k − θ̂_l‖² + 2 λ sᵀ(θ_k − θ̂_l) + λ² d."""
         n, f, d = around.heard, around.liars, start.shape[1]
         gap = start[:, None] - around.models
         square, along = gap.square().sum(2), (gap * against[:, None]).sum(2)
@@ -222,12 +223,12 @@ class fang_krum:
         itself = torch.eye(nobody.shape[1], dtype=torch.bool, device=nobody.device)
         others = around.squared_distances.masked_fill(itself | nobody[:, None] | nobody[:, :, None], torch.inf)
         honest = _prefix_sums(others.sort(2).values)
-        # Theorem 1 of the paper's appendix, with the denominator of small neighbourhoods kept above zero.
+        # Theorem 1 of the paper's appendix. In small neighbourhoods the denominator is kept above zero.
         closest = _at(honest, near[:, None].expand_as(around.honest)).masked_fill(nobody, torch.inf).amin(1)
         closest = torch.where(closest < torch.inf, closest, 0)
         room = (n - 2 * f - 1).clamp(min=1)
         first = (closest / (room * d)).sqrt() + (square.amax(1) / d).sqrt()
-        # An honest model's score with c of the lies among its nearest, whatever c makes it lowest.
+        # The score of an honest model if c of the Byzantine messages are among its nearest, for the best c.
         lies = torch.arange(honest.shape[2], device=n.device)
         using = (near[:, None] - lies).clamp(min=0)
         possible = (lies <= f[:, None]) & (lies <= near[:, None])
@@ -246,7 +247,7 @@ class fang_krum:
 
 
 def _prefix_sums(values: Tensor) -> Tensor:
-    """Sums of the first 0, 1, 2, … along the last dimension."""
+    """Sums of the first 0, 1, 2, … values along the last dimension."""
     return pad(values.cumsum(-1), (1, 0))
 
 
@@ -348,10 +349,10 @@ class min_sum:
 
 
 def _deviation(around: Company, view: View, kind: Deviation) -> Float[Tensor, "victim parameter"]:
-    """A unit vector p; zero where there is no direction."""
+    """The unit vector p; zero where there is no direction."""
     change = around.mean - view.previous[around.victim]
     p = around.spread if kind == "std" else change.sign() if kind == "sign" else change
-    # In two steps, for squares of tiny numbers vanish and those of large ones overflow.
+    # In two steps, because squares of tiny numbers vanish and squares of large ones overflow.
     largest = p.abs().amax(1, keepdim=True)
     return -normalize(p / torch.where(largest > 0, largest, 1))
 
@@ -388,7 +389,7 @@ class mimic:
 
     def __post_init__(self) -> None:
         if self.agent is not None and self.agent < 0:
-            raise BadInput(f"mimic copies an agent by its number, 0 or more, but agent is {self.agent}")
+            raise BadInput(f"mimic needs the number of an agent, 0 or more, but agent is {self.agent}")
 
     def init(self, own: Own) -> tuple[Own]:
         return (torch.zeros_like(own),)
@@ -401,7 +402,7 @@ class mimic:
         rows = torch.arange(len(gap), device=gap.device)
         farthest = gap[rows, gap.square().sum(2).argmax(1)]
         before = state[0][networks.speaker]
-        # Before the first step there is no direction yet: the farthest model gives one.
+        # In the first round there is no direction yet, so start towards the farthest model.
         begun = before.abs().amax(1, keepdim=True) > 0
         direction = normalize(torch.where(begun, before, farthest))
         along = (gap @ direction[:, :, None])[:, :, 0]

@@ -1,4 +1,4 @@
-"""Lies made for the graph: against the agreement that gossip is to bring, edge by edge."""
+"""Attacks that use the graph: they prevent the agreement that gossip should bring."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class isolation:
 
     def __post_init__(self) -> None:
         if self.victim is not None and self.victim < 0:
-            raise BadInput(f"isolation has a victim by its number, 0 or more, but victim is {self.victim}")
+            raise BadInput(f"isolation needs the number of a victim, 0 or more, but victim is {self.victim}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -159,12 +159,12 @@ class Cut:
     """The Fiedler vectors of the connected parts of the honest graph."""
 
     vector: Float[Tensor, " agent"]
-    """Of unit length over each part; 0 for Byzantine agents and for those on their own."""
+    """Of unit length on each part; 0 for Byzantine agents and for agents without honest neighbours."""
     part: Int[Tensor, " agent"]
     member: Int[Tensor, " honest"]
     """The agents of all parts, part by part."""
     start: Int[Tensor, " part"]
-    """Where each part starts among them."""
+    """Where each part starts in `member`."""
 
 
 @once_per_wiring
@@ -177,7 +177,7 @@ def slowest_cut(view: View) -> Cut:
     other = sender != receiver
     ends = (np.r_[sender[other], receiver[other]], np.r_[receiver[other], sender[other]])
     graph = coo_matrix((np.ones(len(ends[0])), ends), (agents, agents)).tocsr()
-    graph.data[:] = 1  # an edge both ways was counted twice
+    graph.data[:] = 1  # an edge in both directions was counted twice
     _, part = connected_components(graph, directed=False)
     sizes = np.bincount(part)
     order = np.argsort(part, kind="stable")
@@ -193,7 +193,7 @@ def slowest_cut(view: View) -> Cut:
 
 
 def _fiedler(graph: csr_matrix, exact_up_to: int = 400) -> np.ndarray[Any, Any]:
-    """The unit Fiedler vector of a connected graph; nearly so where it is large."""
+    """The unit Fiedler vector of a connected graph; approximate for large graphs."""
     from scipy.sparse.csgraph import laplacian
     from scipy.sparse.linalg import lobpcg
 
@@ -204,7 +204,7 @@ def _fiedler(graph: csr_matrix, exact_up_to: int = 400) -> np.ndarray[Any, Any]:
         return vectors[:, 1]
     guess = np.cos(np.arange(agents) * np.pi / agents)[:, None]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # near enough is good enough: any slow direction will do
+        warnings.simplefilter("ignore", UserWarning)  # not fully converged is good enough: any slow direction will do
         _, found = lobpcg(bends, guess - guess.mean(), Y=np.ones((agents, 1)), largest=False, tol=1e-6, maxiter=500)
     slow: np.ndarray[Any, Any] = found[:, 0] / np.linalg.norm(found[:, 0])
     return slow

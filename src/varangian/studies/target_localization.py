@@ -1,4 +1,4 @@
-"""Target localization: each of 100 agents finds one of four targets from noisy bearings and distances."""
+"""Target localization: each of 100 agents locates one of four targets from noisy bearings and distances."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class target_localization:
     field_size: float = 3.0
     """Agents stand in the square [0, field_size]²."""
     radius: float = 1.0
-    """Agents hear each other within this distance …"""
+    """Agents hear each other if they are within this distance."""
     max_degree: int = 10
-    """… and at most this many others."""
+    """The largest number of other agents that an agent hears."""
     direction_noise: tuple[float, float] = (0.01, 0.1)
     """Each agent's σ_u² is drawn between these."""
     distance_noise: tuple[float, float] = (0.1, 0.2)
@@ -65,7 +65,7 @@ class target_localization:
         return Scene(self.task(seed), graph, positions=position)
 
     def task(self, seed: int) -> Task:
-        """What agents of one seed learn, on whatever network."""
+        """The task of one seed, which does not depend on the graph."""
         lot = Draws.of(seed, self.agents).uniform("noise", 0, 2, torch.float64)
         group = torch.arange(self.agents) % len(TARGETS)
         target = torch.tensor(TARGETS, dtype=torch.float64)[group]
@@ -100,7 +100,7 @@ def gradient_of_squared_error(theta: Models, sample: Sample) -> Models:
 
 
 def _excess(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
-    """θᵀu − y; written out, because a sum over two numbers at a time is slow."""
+    """θᵀu − y, written out, because sums over only two numbers are slow."""
     u, y = sample
     (one, other), (one_u, other_u) = theta.unbind(-1), u.unbind(-1)
     return torch.addcmul(one * one_u - y, other, other_u)
@@ -108,8 +108,10 @@ def _excess(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Bearings:
-    """Each round every agent measures u = u₀ + N(0, σ_u² I), the direction to its target, and
-    d = (target − x)ᵀu + N(0, σ_d²), the distance along it; a sample is (u, y = d + xᵀu)."""
+    """The stream of measurements. In each round every agent measures the direction to its target and its distance.
+
+    The direction is u = u₀ + N(0, σ_u² I), and the distance along it is d = (target − x)ᵀu + N(0, σ_d²). A sample is
+    (u, y) with y = d + xᵀu."""
 
     target: Float[Tensor, "agent 2"]
     direction: Float[Tensor, "agent 2"]
@@ -133,7 +135,7 @@ class Bearings:
         return Quadratic(self.target, seen + self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype))
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> Bearings:
-        """Some agents' stream."""
+        """The stream of some agents."""
         return Bearings(*(getattr(self, name)[agents] for name in self.__dataclass_fields__))
 
     def to(self, device: torch.device) -> Bearings:
