@@ -31,7 +31,7 @@ class best_response:
     """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
 
     Equation:
-        m_k = argmax_m  h_k(m) · w_k(m)^ρ
+        m_k = argmax_m h_k(m) · w_k(m)^ρ
         h_k(m) = r_k(D θ_k(m)) − r_k(D θ_k(∅))
         w_k(m) = min(1, ‖θ_k(m) − θ_k(∅)‖ / ‖m − θ_k(∅)‖)
 

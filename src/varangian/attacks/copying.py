@@ -91,7 +91,7 @@ class collusion:
 
     Equation:
         m_b = frac{1}{|S|} Σ_{l∈S} θ̂_l
-        l ∈ S  if  (θ̂_l − μ)ᵀ (θ̂_f − μ) ≥ ½ ‖θ̂_f − μ‖²
+        l ∈ S  if (θ̂_l − μ)ᵀ (θ̂_f − μ) ≥ ½ ‖θ̂_f − μ‖²
         f = argmax_l ‖θ̂_l − μ‖
 
     μ is the mean of all honest models, and f is the honest agent farthest from it. S holds the honest agents that are

@@ -21,8 +21,8 @@ class delay:
     """Sends the model that the sender adapted some rounds ago.
 
     Equation:
-        m_{b,i} = θ̂_{b,i−rounds}  if  i ≥ rounds
-        m_{b,i} = θ_{b,0}  if  i < rounds
+        m_{b,i} = θ̂_{b,i−rounds}  if i ≥ rounds
+        m_{b,i} = θ_{b,0}  if i < rounds
 
     Here i is the round, and θ_{b,0} is the sender's first model. With `delay(1)` every message arrives one round
     late. Old models slow learning down where a rule does not notice their age.
@@ -97,8 +97,8 @@ class dropping:
     """Honest, but silent for some stretches of rounds, which are drawn by seed.
 
     Equation:
-        m_{b,i} = θ̂_{b,i}  if  v_{b,s} ≥ probability
-        m_{b,i} = ∅  if  v_{b,s} < probability
+        m_{b,i} = θ̂_{b,i}  if v_{b,s} ≥ probability
+        m_{b,i} = ∅  if v_{b,s} < probability
         v_{b,s} ~ U(0, 1)
         s = ⌊i / length⌋
 

@@ -223,7 +223,7 @@ class not_finite:
     """Sends models full of nan, of infinity and of 1e38, in turn.
 
     Equation:
-        m_b = nan,  ∞,  10³⁸,  nan,  …
+        m_b = nan, ∞, 10³⁸, nan, …
 
     It stands for a broken sender, or for one that wants to crash its neighbours. Every rule here survives it:
     messages that are not finite count as silence, and `varangian.testing.check_rule` tests 1e38.
@@ -286,8 +286,8 @@ class crash:
     """Honest until round `at`, then silent for ever.
 
     Equation:
-        m_b = θ̂_b  if  i < at
-        m_b = ∅  if  i ≥ at
+        m_b = θ̂_b  if i < at
+        m_b = ∅  if i ≥ at
 
     Here i is the round. Rules that keep weights for absent neighbours would suffer. Rules that treat silence as
     absence do not.
@@ -321,8 +321,8 @@ class sleeper:
     """Honest until round `until`, to earn trust; then it plays another attack.
 
     Equation:
-        m_b = θ̂_b  if  i < until
-        m_b = t_b  if  i ≥ until
+        m_b = θ̂_b  if i < until
+        m_b = t_b  if i ≥ until
 
     Here i is the round, and t_b is what b would send in the attack `then`. It works against rules that never forget
     how they came to trust a neighbour, such as `pens`, which judges in the first rounds only. The attack `then` must

@@ -118,10 +118,10 @@ class fang_trimmed_mean:
     """Sends, in every coordinate, a number just beyond the honest extreme that opposes the honest change.
 
     Equation:
-        m_k ~ U(low / b, low)  if  μ_k ≥ θ_k  and  low > 0
-        m_k ~ U(b · low, low)  if  μ_k ≥ θ_k  and  low ≤ 0
-        m_k ~ U(high, b · high)  if  μ_k < θ_k  and  high > 0
-        m_k ~ U(high, high / b)  if  μ_k < θ_k  and  high ≤ 0
+        m_k ~ U(low / b, low)  if μ_k ≥ θ_k and low > 0
+        m_k ~ U(b · low, low)  if μ_k ≥ θ_k and low ≤ 0
+        m_k ~ U(high, b · high)  if μ_k < θ_k and high > 0
+        m_k ~ U(high, high / b)  if μ_k < θ_k and high ≤ 0
 
     Two-faced: each victim k hears different messages, and each sender draws its own. In a coordinate, μ_k, low and
     high are the mean, the smallest and the largest of the honest models that k hears, its own included. The messages

@@ -70,7 +70,7 @@ class human_activity:
         train, test = zip(*(self._split(own, draws, agent) for agent, own in enumerate(people)), strict=True)
         if not 0 <= self.scarce < len(people):
             raise BadInput(f"scarce must be below the number of agents, {len(people)}, but is {self.scarce}")
-        # The last agent to turn Byzantine is never scarce: if it is the only normal one, it has all its data (appendix B.2).
+        # The last agent to turn Byzantine is never scarce, so the only normal agent has all its data (appendix B.2).
         order = byzantine_order(draws)[:-1]
         lots = draws.uniform("scarce", 0, 1)[order, 0]
         skip = torch.zeros(len(people))

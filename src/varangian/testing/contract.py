@@ -115,7 +115,7 @@ def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequ
 
 
 def _lies(calm: Story, value: float) -> Sequence[Story]:
-    """Bad messages from some agents, from all agents in one round, and from some in all rounds."""
+    """Bad messages from two agents, from all agents, and from all agents in the second round only."""
     which = ((1, [1, 4]), (1, list(range(7))), (0, [1]))
     return [replace(calm, sent=calm.sent.index_fill(dim, torch.tensor(who), value)) for dim, who in which]
 
