@@ -88,7 +88,7 @@ class Stack(Generic[Array]):
         return self.back(result)
 
     def columns(self, at_once: int) -> Iterator[slice]:
-        """Blocks of columns with about so many numbers. On accelerators they are 100 times as large, because call
+        """Blocks of columns with about `at_once` numbers. On accelerators they are 100 times as large, because call
         overhead dominates."""
         if self.vectors.device.type != "cpu":
             at_once *= 100

@@ -1,6 +1,6 @@
 """Rules from personalised and decentralised federated learning: choose neighbours by what they do for my data.
 
-fedfomo = gain over my last model per distance,   keep whoever gains,         weigh by it
+fedfomo = gain over my last model per distance,   keep those with a gain,      weigh by it
 pens    = loss,                                   keep the often chosen,      weigh uniformly
 
 Neither was made for Byzantine neighbours. Both look at one sample at a time, where `loss_based` smooths over many.

@@ -65,14 +65,14 @@ class sparing:
     """
 
     every: int = 1
-    """Judge only in every so many rounds; in between agents keep their own model."""
+    """Judge in every n-th round only, where n is this number; in between agents keep their own model."""
     part: float = 1.0
     """The share of the batch to judge on: its first items."""
     back_off: int = 1
     """Pause after a rejection: for 1 round, then 2, 4, …, but judge at least once in this many rounds. With 1 there are
     no pauses. A neighbour that is kept once has no more pauses until it is rejected again."""
     most: int | None = None
-    """Judge at most so many neighbours per round, in turns, in the order in which they are listed. By default all."""
+    """The most neighbours to judge per round, in turns, in the order of the list. By default all."""
     smoothing: float | None = None
     """ν: the weight of the newest round. By default the task's own ν_k."""
     judge: JudgedOn | None = None
