@@ -26,7 +26,7 @@ SYMBOLS = {
 }  # fmt: skip
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ᵀⁿ", "0123456789-+Tn", strict=True))
 ACCENTS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar"}
-OPERATORS = ("argmax", "argmin", "exp", "log", "max", "min", "tr")
+OPERATORS = ("argmax", "argmin", "clip", "exp", "log", "max", "mean", "median", "min", "tr")
 
 
 def mathml(equation: str, display: bool = True) -> str:
