@@ -90,7 +90,7 @@ class collusion:
     """All Byzantine agents of a network send the same point, by default the model of another task.
 
     Equation:
-        m_b = frac{1}{|S|} Σ_{l∈S} θ̂_l
+        m_b = (1 / |S|) Σ_{l∈S} θ̂_l
         l ∈ S  if (θ̂_l − μ)ᵀ (θ̂_f − μ) ≥ ½ ‖θ̂_f − μ‖²
         f = argmax_l ‖θ̂_l − μ‖
 

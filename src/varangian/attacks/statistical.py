@@ -34,7 +34,7 @@ class alie:
 
     Equation:
         m_k = μ_k − z σ_k
-        Φ(z) = frac{n − ⌊n / 2 + 1⌋}{n − f}
+        Φ(z) = (n − ⌊n / 2 + 1⌋) / (n − f)
 
     Two-faced: each victim k hears a different message. The victim hears n agents, itself included, and f of them are
     Byzantine. μ_k and σ_k are mean and standard deviation, per coordinate, of the n − f honest models. Φ(z) is kept
@@ -82,7 +82,7 @@ class inner_product:
     """Sends each victim its own last model, moved against what the honest agents around it have learnt.
 
     Equation:
-        m_k = θ_k − frac{ε}{n − f} Σ_{l∈H_k} (θ̂_l − θ_l)
+        m_k = θ_k − (ε / (n − f)) Σ_{l∈H_k} (θ̂_l − θ_l)
 
     Two-faced: each victim k hears a different message. H_k are the n − f honest agents that k hears, itself included.
     The paper sends −ε times the mean honest gradient; here the change θ̂_l − θ_l stands for the gradient step, and
@@ -308,7 +308,7 @@ class min_sum:
 
     Equation:
         m_k = μ_k + γ p
-        γ² = frac{1}{n − f} (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ_k − θ̂_l‖²)
+        γ² = (1 / (n − f)) (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ_k − θ̂_l‖²)
 
     Two-faced: each victim k hears a different message. i and l are the n − f honest agents that k hears, itself
     included, and μ_k is the mean of their models. p is a unit vector. It works against rules that look at distances,

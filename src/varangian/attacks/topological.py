@@ -28,7 +28,7 @@ class dissensus:
     """Pushes each victim away from its honest neighbours, as hard as they pull it or harder.
 
     Equation:
-        m_k = θ̂_k − frac{ε}{f} Σ_{l∈H_k} (θ̂_l − θ̂_k)
+        m_k = θ̂_k − (ε / f) Σ_{l∈H_k} (θ̂_l − θ̂_k)
 
     Two-faced: each victim k hears a different message. H_k are the honest agents that k hears, and f is the number of
     its Byzantine neighbours. The equation holds for an average with equal weights. With ε = 1 an average gains
@@ -65,7 +65,7 @@ class isolation:
     """Makes an average over the neighbourhood equal the victim's own model, as if it had no neighbours.
 
     Equation:
-        m_k = θ̂_k − frac{1}{f} Σ_{l∈H_k} (θ̂_l − θ̂_k)
+        m_k = θ̂_k − (1 / f) Σ_{l∈H_k} (θ̂_l − θ̂_k)
 
     Two-faced: each victim k hears a different message. H_k are the honest agents that k hears, and f is the number of
     its Byzantine neighbours. It is `dissensus` with ε = 1. Neighbours that are not victims hear the sender's honest

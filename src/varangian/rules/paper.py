@@ -151,14 +151,15 @@ class loss_based:
         K_k = {l ∈ N_k : φ_lk ≤ φ_kk}
         a_lk ∝ 1 / φ_lk  if l ∈ K_k,  else 0
 
-    These are equations 9 and 10 of the paper. For convex risks, the combined model is in expectation no worse than the
-    agent's own, whoever the neighbours are (Theorem 1). For other models this is not guaranteed.
+    These are equations 9 and 10 of the paper. For convex risks that are known exactly, the combined model is no worse
+    than the agent's own model of the same round, whoever the neighbours are (Theorem 1). The theorem does not compare
+    with an agent that never listens: the agent's own model carries what it heard before.
 
     Limits: the losses are estimates. Where models are nearly equally good, noise decides who is kept. Early on, when
     the agent's own model is poor, a bland message such as zeros may pass the filter; `patient` waits for that to end.
 
-    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. Any number of
-    neighbours may be Byzantine.
+    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. No bound on the number
+    of Byzantine neighbours.
     Cost: One evaluation of the loss per neighbour, and |N_k| d operations.
 
     Example:
