@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from bench.timing import told
+from bench.timing import formatted
 
 PAGES = (Path("docs/performance.md"), Path("docs/cluster.md"))
 IMAGE = Path("docs/images/scaling.png")
@@ -26,7 +26,7 @@ def table(path: Path) -> str:
     """
     with path.open(encoding="utf-8") as file:
         rows = list(csv.reader(file))
-    head, body = rows[0], [[told(_number(cell)) for cell in row] for row in rows[1:]]
+    head, body = rows[0], [[formatted(_number(cell)) for cell in row] for row in rows[1:]]
     numeric = [all(isinstance(_number(row[place]), float) for row in rows[1:]) for place in range(len(head))]
     lines = [head, ["--:" if right else "---" for right in numeric], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

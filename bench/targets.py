@@ -26,10 +26,10 @@ WAYS = ("", ", compiled")
 def on_cpu(quick: bool) -> Iterator[Row]:
     """Two cores' worth of promises."""
     yield from large(10**5 if quick else 10**6, [10**4, 10**5] if quick else [10**4, 10**5, 10**6])
-    yield _told("softmax judging, of the rate of matrix products", softmax_judging(), 0.5, at_least=True)
-    yield _told("CNN judging, times as fast as model by model, agent by agent", cnn_judging(), 2.0, at_least=True)
+    yield _target("softmax judging, of the rate of matrix products", softmax_judging(), 0.5, at_least=True)
+    yield _target("CNN judging, times as fast as model by model, agent by agent", cnn_judging(), 2.0, at_least=True)
     yield from small()
-    yield _told("`varangian --help`, seconds", start_up(), 0.5)
+    yield _target("`varangian --help`, seconds", start_up(), 0.5)
 
 
 def on_gpu(quick: bool) -> Iterator[Row]:
@@ -37,9 +37,9 @@ def on_gpu(quick: bool) -> Iterator[Row]:
     for agents, most in ((10, 5.0),) if quick else ((10, 5.0), (100, 100.0)):
         for judge_dtype in (None, "bfloat16"):
             load = convolutional(agents, "cuda", judge_dtype)
-            yield _told(f"{load.name}, ms a round", _milliseconds(load), most)
+            yield _target(f"{load.name}, ms a round", _milliseconds(load), most)
     load = localization(10**5 if quick else 10**6, "cuda")
-    yield _told(f"{load.name}, ms a round", _milliseconds(load), 5.0)
+    yield _target(f"{load.name}, ms a round", _milliseconds(load), 5.0)
 
 
 def _milliseconds(load: Workload) -> float:
@@ -47,7 +47,7 @@ def _milliseconds(load: Workload) -> float:
         return 1e3 * best_of_many(play, 5, 3.0, "cuda")
 
 
-def _told(what: str, value: float, aim: float, at_least: bool = False) -> Row:
+def _target(what: str, value: float, aim: float, at_least: bool = False) -> Row:
     reached = value >= aim if at_least else value <= aim
     sign = "≥" if at_least else "≤"
     return {"what": what, "measured": value, "aim": f"{sign} {aim:g}", "reached": "yes" if reached else "no"}
@@ -57,12 +57,12 @@ def large(agents: int, sizes: list[int]) -> Iterator[Row]:
     """Many agents, each size in a process of its own, so that its memory is its own too."""
     found = [json.loads(_alone(f"from bench.targets import alone; alone({size})")) for size in sizes]
     name, span = f"localization, {agents:,} agents", f"{sizes[0]:,} to {sizes[-1]:,}"
-    yield _told(f"{name}: GiB of memory in all", found[-1]["gib"], 4.0)
+    yield _target(f"{name}: GiB of memory in all", found[-1]["gib"], 4.0)
     for way in WAYS:
         per_edge = [one[way]["per_edge"] for one in found]
-        yield _told(f"{name}{way}: times its least traffic at copy bandwidth", found[-1][way]["times"], 6.0)
+        yield _target(f"{name}{way}: times its least traffic at copy bandwidth", found[-1][way]["times"], 6.0)
         unevenness = max(per_edge) / min(per_edge)
-        yield _told(f"localization, {span} agents{way}: dearest edge over cheapest, one thread", unevenness, 1.15)
+        yield _target(f"localization, {span} agents{way}: dearest edge over cheapest, one thread", unevenness, 1.15)
 
 
 def _alone(program: str) -> str:
@@ -155,8 +155,8 @@ def small() -> Iterator[Row]:
             # Some in a row, as in a run.
             plays = [partial(_in_a_row, play, 20) for play in (sixty, single, several)]
             floor, of_one, of_many = best_each(plays, 4.0)
-        yield _told(f"localization, 100 agents{way}: times 60 elementwise operations", of_one / floor, 1.0)
-        yield _told(f"localization, 32 seeds at once{way}: times one seed", of_many / of_one, 4.0)
+        yield _target(f"localization, 100 agents{way}: times 60 elementwise operations", of_one / floor, 1.0)
+        yield _target(f"localization, 32 seeds at once{way}: times one seed", of_many / of_one, 4.0)
     torch.set_num_threads(before)
 
 

@@ -115,7 +115,7 @@ def show(rows: Sequence[Row], title: str, path: Path | None = None) -> None:
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*(told(value) for value in row.values()))
+        table.add_row(*(formatted(value) for value in row.values()))
     Console(width=160).print(table)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +126,10 @@ def show(rows: Sequence[Row], title: str, path: Path | None = None) -> None:
         print(f"Written to {path}")
 
 
-def told(value: Any) -> str:
+def formatted(value: Any) -> str:
     """A number with three digits, as tables have it.
 
-    >>> told(0.012345), told(1234567.0), told("text"), told(None)
+    >>> formatted(0.012345), formatted(1234567.0), formatted("text"), formatted(None)
     ('0.0123', '1,234,567', 'text', '')
     """
     if value is None:

@@ -21,7 +21,7 @@ from varangian.engine import round as page
 PARTS = {
     "drawing the next sample": (page, "next_sample"),
     "adapting": (page, "adapt"),
-    "lying": (page, "lie"),
+    "lying": (page, "byzantine_messages"),
     "delivering": (page, "deliver"),
     "judging": (Inbox, "loss"),
     "mixing": (Inbox, "mix"),

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varangian.core.draws import Draws, ahead
+from varangian.core.draws import Draws, prefetched
 
 torch.set_num_threads(1)
 quickly = settings(max_examples=60, deadline=None)
@@ -142,14 +142,14 @@ def test_drawing_ahead_serves_any_order_and_asks_whole_blocks(size: int, asked: 
         calls.append((start, count))
         return [10 * round for round in range(start, start + count)]
 
-    one = ahead(draw, rounds=size)
+    one = prefetched(draw, rounds=size)
     assert [one(round) for round in asked] == [10 * round for round in asked]
     assert all(start % size == 0 and count == size for start, count in calls)
 
 
 def test_drawing_ahead_draws_each_block_once() -> None:
     calls: list[int] = []
-    one = ahead(lambda start, count: calls.append(start) or list(range(start, start + count)), rounds=8)
+    one = prefetched(lambda start, count: calls.append(start) or list(range(start, start + count)), rounds=8)
     for round in range(24):
         one(round)
     assert calls == [0, 8, 16]

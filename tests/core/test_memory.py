@@ -15,7 +15,7 @@ from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core import memory
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph as AnyGraph
-from varangian.core.models.low_precision import Coarse
+from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Scene
 from varangian.engine import checkpoint
 from varangian.engine.compute.memory import estimate
@@ -207,7 +207,7 @@ def test_what_cannot_judge_in_coarser_numbers() -> None:
         varangian.simulate(studies.target_localization(agents=5), rounds=1, judge_dtype="bfloat16")
     with pytest.raises(BadInput, match="int8"):
         varangian.simulate(images(), rounds=1, judge_dtype="int8")
-    assert Coarse.of(images().model, "bfloat16").kind == torch.bfloat16
+    assert LowPrecision.of(images().model, "bfloat16").dtype == torch.bfloat16
 
 
 def test_a_run_is_not_resumed_in_other_numbers(tmp_path: Path) -> None:

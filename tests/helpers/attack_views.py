@@ -67,7 +67,7 @@ def honest_around(view: View, victim: int) -> list[int]:
     return [victim, *(k for k in view.wiring.graph.neighbours(victim) if normal[k])]
 
 
-def liars_around(view: View, victim: int) -> list[int]:
+def byzantine_around(view: View, victim: int) -> list[int]:
     normal = view.wiring.normal.tolist()
     return [k for k in view.wiring.graph.neighbours(victim) if not normal[k]]
 

@@ -27,11 +27,11 @@ def one_agent(
     step_size: float = 0.1,
     forgetting: float = 0.5,
     groups: Sequence[int] | None = None,
-    liars: Sequence[int] = (),
+    byzantine: Sequence[int] = (),
 ) -> Inbox:
     """What agent 0 sees who has `own` and hears these; None is silence. The loss of θ is ‖θ − aim‖², zero unless given.
 
-    The truth is the same: the risk of θ is its loss, `groups` and `liars` count from agent 0, the one who looks.
+    The truth is the same: the risk of θ is its loss, `groups` and `byzantine` count from agent 0, the one who looks.
     """
     width, count = len(own), len(messages) + 1
     rows = torch.tensor([own, *(m if m is not None else [0.0] * width for m in messages)], dtype=torch.float64)
@@ -40,7 +40,7 @@ def one_agent(
     arrived = torch.tensor([True, *(m is not None for m in messages)])
     goal = torch.tensor(aim or [0.0] * width, dtype=torch.float64).expand(count, width)
     model = Formula(width, lambda theta, sample: (theta - sample[0]).square().sum(-1))
-    normal = torch.tensor([agent not in liars for agent in range(count)])
+    normal = torch.tensor([agent not in byzantine for agent in range(count)])
     group = torch.tensor(groups or [0] * count)
     return Inbox(
         model=model,

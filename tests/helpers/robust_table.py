@@ -33,6 +33,6 @@ WEIGHTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def borne(name: str, f: int, n: int) -> int:
+def max_tolerated(name: str, f: int, n: int) -> int:
     """The largest number of liars up to f that the rule bears among n."""
     return max(0, min(f, (n - 3) // 2 if "krum" in name else (n - 1) // 2))

@@ -47,7 +47,7 @@ class Pool:
         """Some agents' places in the same pool; as wide as before, for draws depend on that."""
         return replace(self, members=self.members[agents], counts=self.counts[agents])
 
-    def own_copy(self) -> Pool:
+    def compact_copy(self) -> Pool:
         """The items that somebody owns, and no others."""
         mine = torch.arange(self.members.shape[1]) < self.counts[:, None]
         owned, place = self.members[mine].unique(return_inverse=True)
@@ -71,7 +71,7 @@ class Pool:
         return Pool(x, y, table, counts)
 
 
-def gathered(items: Sequence[Items], what: str) -> Pool:
+def pooled(items: Sequence[Items], what: str) -> Pool:
     """One pool from one pair of tensors, or one map-style Dataset, an agent."""
     if not items:
         raise BadInput(f"the {what} data holds nothing for any agent")
@@ -133,9 +133,9 @@ class Batches:
         """Some agents' stream, from the same pool."""
         return replace(self, pool=self.pool.part(agents))
 
-    def own_copy(self) -> Batches:
+    def compact_copy(self) -> Batches:
         """The same stream, holding no more data than it needs."""
-        return replace(self, pool=self.pool.own_copy())
+        return replace(self, pool=self.pool.compact_copy())
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
         item = torch.stack([self._items(draws, round) for round in range(start, start + rounds)])
@@ -189,9 +189,9 @@ class HeldOut:
         """Of some agents."""
         return replace(self, pool=self.pool.part(agents))
 
-    def own_copy(self) -> HeldOut:
+    def compact_copy(self) -> HeldOut:
         """The same, holding no more data than it needs."""
-        return replace(self, pool=self.pool.own_copy())
+        return replace(self, pool=self.pool.compact_copy())
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         """Means over each agent's own items: the loss, and the metrics under their own names."""

@@ -58,7 +58,9 @@ class Draws:
     seed: Int[Tensor, " agent"]
     agent: Int[Tensor, " agent"]
     _streams: dict[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
-    _ahead: dict[Any, Callable[[int], Tensor]] = field(default_factory=dict[Any, Callable[[int], Tensor]], repr=False)
+    _prefetched: dict[Any, Callable[[int], Tensor]] = field(
+        default_factory=dict[Any, Callable[[int], Tensor]], repr=False
+    )
 
     @staticmethod
     def of(seed: int, agents: int, device: torch.device | str = "cpu") -> Draws:
@@ -130,21 +132,21 @@ class Draws:
     ) -> Float[Tensor, "agent width"]:
         """A round's draw, made many rounds at a time where it is small."""
         key = (draw.__name__, purpose, width, dtype)
-        serve = self._ahead.get(key)
+        serve = self._prefetched.get(key)
         if serve is None:
             rounds = max(1, min(128, 2**15 // max(1, len(self.seed) * width)))
-            serve = ahead(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
-            self._ahead[key] = serve
+            serve = prefetched(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
+            self._prefetched[key] = serve
         return serve(round)
 
     def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
         return torch.arange(rounds, device=self.seed.device) + start
 
 
-def ahead(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
+def prefetched(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
     """Serve `draw` round by round while drawing `rounds` of them at a time; a memory, never a state.
 
-    >>> one = ahead(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
+    >>> one = prefetched(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
     >>> [one(3), one(25), one(24)]
     [3, 25, 24]
     """

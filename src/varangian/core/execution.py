@@ -102,7 +102,7 @@ def using(value: Value, execution: Execution) -> Value:
     return cast(Value, value.using(execution)) if isinstance(value, Executable) else value
 
 
-def own_copy(module: nn.Module) -> nn.Module:
+def thread_copy(module: nn.Module) -> nn.Module:
     """A copy of the module for this thread: `functional_call` swaps its parameters while it runs."""
     if threading.current_thread() is threading.main_thread():
         return module

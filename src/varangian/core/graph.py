@@ -27,9 +27,9 @@ from varangian.errors import BadInput
 if TYPE_CHECKING:
     import networkx as nx
 
-CACHED = 2**17
+CACHE_ENTRIES = 2**17
 """How many entries of a table a processor's cache holds together with what is computed from them."""
-MOST = 2**27
+MAX_ENTRIES = 2**27
 """How many entries a table may have where caches do not matter."""
 
 TimeVarying = Callable[[int], "Graph"]
@@ -55,9 +55,9 @@ class Neighbourhoods:
     """Each of them hears everybody there is."""
 
     @cached_property
-    def narrow(self) -> Int[Tensor, "slot agent"]:
+    def int32_senders(self) -> Int[Tensor, "slot agent"]:
         """`senders` in half the memory, as they lie in it; −1 where nobody is."""
-        return narrowed(self.senders, self.present)
+        return int32_sources(self.senders, self.present)
 
     def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
         """A zero for every place."""
@@ -86,7 +86,7 @@ class Neighbourhoods:
         return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
-def narrowed(source: Int[Tensor, "agent slot"], heard: Bool[Tensor, "agent slot"]) -> Int[Tensor, "slot agent"]:
+def int32_sources(source: Int[Tensor, "agent slot"], heard: Bool[Tensor, "agent slot"]) -> Int[Tensor, "slot agent"]:
     """Rows in which messages stand, as they lie in memory; −1 where none was heard."""
     return torch.where(heard.T, source.T, -1).to(torch.int32).contiguous()
 
@@ -238,7 +238,7 @@ class Graph:
         slots = (self.degrees + 1)[hearing]
         edges, widest = int(slots.sum()), int(slots.max())
         dense = 2 * edges > len(hearing) * self.agents
-        most = max_entries or (MOST if dense else CACHED)
+        most = max_entries or (MAX_ENTRIES if dense else CACHE_ENTRIES)
         if widest * len(hearing) <= max(2 * edges, 2**16):
             groups = [torch.arange(len(hearing))]
         else:
@@ -248,7 +248,7 @@ class Graph:
         for group in groups:
             width = int(slots[group].max())
             tables += [
-                self._table(hearing, piece, dense).widened(width) for piece in _alike(group, max(1, most // width))
+                self._table(hearing, piece, dense).widened(width) for piece in _even_split(group, max(1, most // width))
             ]
         return tables
 
@@ -264,7 +264,7 @@ class Graph:
         return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone, complete)
 
 
-def _alike(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:
+def _even_split(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:
     """Pieces of about the same size, none with more than so many agents."""
     pieces = -(-len(agents) // most)
     return list(agents.split(-(-len(agents) // pieces)))

@@ -14,7 +14,7 @@ from varangian.core.layout import FEW, joined, replaced
 from varangian.core.models.base import Model, Models
 
 
-class Told(NamedTuple):
+class HonestMessages(NamedTuple):
     """What agents would tell each other were all of them honest."""
 
     adapted: Float[Tensor, "agent shared"]
@@ -23,11 +23,11 @@ class Told(NamedTuple):
     """θ of everyone, before adapting."""
 
     @staticmethod
-    def by(model: Model, adapted: Models, previous: Models) -> Told:
+    def of(model: Model, adapted: Models, previous: Models) -> HonestMessages:
         """By agents with these models: the part that travels."""
         shared = model.shared
         whole = shared == model.parameters
-        return Told(adapted, previous) if whole else Told(adapted[:, :shared], previous[:, :shared])
+        return HonestMessages(adapted, previous) if whole else HonestMessages(adapted[:, :shared], previous[:, :shared])
 
 
 class ToAll(NamedTuple):

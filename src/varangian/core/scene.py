@@ -29,7 +29,7 @@ class Scene:
     """Draw Byzantine agents evenly from the task's groups instead of from all."""
 
 
-def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
+def choose_byzantine(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
     """Who is Byzantine: a count or a share drawn by seed (a larger one holds every smaller one), or a list."""
     agents = scene.task.agents
     if not isinstance(byzantine, int | float):

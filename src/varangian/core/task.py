@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
+from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, pooled
 from varangian.core.draws import Draws
 from varangian.core.execution import Execution, using
 from varangian.core.models.base import Model, Models, Sample
@@ -60,32 +60,32 @@ class Divisible(Protocol):
 class Copyable(Protocol):
     """What shares its data with other parts of the same, and can have a copy of what it needs."""
 
-    def own_copy(self) -> Copyable: ...
+    def compact_copy(self) -> Copyable: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
-    """Several evaluations as one."""
+class Evaluations:
+    """Evaluations evaluations as one."""
 
     parts: tuple[Evaluation, ...]
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         return {name: value for part in self.parts for name, value in part(models).items()}
 
-    def using(self, execution: Execution) -> Several:
+    def using(self, execution: Execution) -> Evaluations:
         """The same, with so many threads and so much memory."""
-        return Several(tuple(using(part, execution) for part in self.parts))
+        return Evaluations(tuple(using(part, execution) for part in self.parts))
 
-    def to(self, device: torch.device) -> Several:
-        return Several(tuple(part.to(device) for part in self.parts))
+    def to(self, device: torch.device) -> Evaluations:
+        return Evaluations(tuple(part.to(device) for part in self.parts))
 
-    def part(self, agents: Some) -> Several:
+    def part(self, agents: Some) -> Evaluations:
         """Of some agents."""
-        return Several(tuple(part_of(part, agents) for part in self.parts))
+        return Evaluations(tuple(part_of(part, agents) for part in self.parts))
 
-    def own_copy(self) -> Several:
+    def compact_copy(self) -> Evaluations:
         """The same, holding no more data than it needs."""
-        return Several(tuple(_own_copy(part) for part in self.parts))
+        return Evaluations(tuple(_compact_copy(part) for part in self.parts))
 
 
 def side_by_side(
@@ -179,18 +179,18 @@ class Task:
     @property
     def tested(self) -> Evaluation | None:
         """What `held_out` measures on data that nobody trains on, and nothing else."""
-        if not isinstance(self.held_out, Several):
+        if not isinstance(self.held_out, Evaluations):
             return self.held_out
         parts = [part for part in self.held_out.parts if not isinstance(part, HeldOut) or part.loss_name == TEST_LOSS]
-        return Several(tuple(parts)) if parts else None
+        return Evaluations(tuple(parts)) if parts else None
 
     def part(self, agents: Int[Tensor, " some"]) -> Task:
         """What some of the agents learn, with their data alone."""
         return replace(
             self,
-            stream=_own_copy(part_of(self.stream, agents)),
-            exact=self.exact and _own_copy(part_of(self.exact, agents)),
-            held_out=self.held_out and _own_copy(part_of(self.held_out, agents)),
+            stream=_compact_copy(part_of(self.stream, agents)),
+            exact=self.exact and _compact_copy(part_of(self.exact, agents)),
+            held_out=self.held_out and _compact_copy(part_of(self.held_out, agents)),
             groups=None if self.groups is None else torch.as_tensor(self.groups)[agents].tolist(),
             step_size=_rows(self.step_size, agents),
             forgetting=_rows(self.forgetting, agents),
@@ -259,7 +259,7 @@ class Task:
             judge=judge,
             optimiser=optimiser or sgd(),
             schedule=schedule,
-            held_out=Several(tuple(parts)) if parts else None,
+            held_out=Evaluations(tuple(parts)) if parts else None,
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
@@ -279,12 +279,12 @@ def _rows(value: PerAgent, agents: Some) -> PerAgent:
     return value[agents] if isinstance(value, Tensor) and value.ndim else value
 
 
-def _own_copy(part: Parted) -> Parted:
-    return cast(Parted, part.own_copy()) if isinstance(part, Copyable) else part
+def _compact_copy(part: Parted) -> Parted:
+    return cast(Parted, part.compact_copy()) if isinstance(part, Copyable) else part
 
 
 def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:
-    return data if isinstance(data, Pool) else gathered(data, what)
+    return data if isinstance(data, Pool) else pooled(data, what)
 
 
 def _check_fit(model: Stacked, pool: Pool, what: str) -> None:

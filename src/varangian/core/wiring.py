@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from varangian.core.graph import MOST, Graph, Neighbourhoods, TimeVarying
+from varangian.core.graph import MAX_ENTRIES, Graph, Neighbourhoods, TimeVarying
 from varangian.core.layout import is_by_column
 from varangian.core.messages import Delivered
 from varangian.errors import BadInput
@@ -38,7 +38,7 @@ class Wiring:
         receivers: Int[Tensor, " some"] | None = None,
         known: Wiring | None = None,
     ) -> Wiring:
-        tables = graph.neighbourhoods(None if device.type == "cpu" else MOST, receivers)
+        tables = graph.neighbourhoods(None if device.type == "cpu" else MAX_ENTRIES, receivers)
         places = [
             torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
             for t in tables
@@ -61,7 +61,7 @@ class Wiring:
         """All tables have the same slots, so that what they hold can be one table."""
         return len({table.senders.shape[1] for table in self.tables}) == 1
 
-    def everyones(self, parts: Sequence[Tensor]) -> Tensor:
+    def join_tables(self, parts: Sequence[Tensor]) -> Tensor:
         """What everyone has, from what the agents of each table have."""
         if len(parts) == 1 and self.tables[0].everyone:
             return parts[0]
@@ -83,7 +83,7 @@ class Wiring:
         return sender[both], receiver[both]
 
     @cached_property
-    def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:
+    def from_byzantine(self) -> Sequence[Bool[Tensor, "agent slot"]]:
         """For each table, which slots hear a Byzantine sender."""
         return [
             torch.zeros_like(table.present.T).index_put_(_by_slot(place, table), place.new_ones((), dtype=torch.bool)).T

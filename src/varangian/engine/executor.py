@@ -68,7 +68,7 @@ class Plain:
         tables = zip(wiring.tables, wiring.sources(exchange.delivered), memory, strict=True)
         done = [combine(exchange.inbox(table, source), of, table.rows_of(normal)) for table, source, of in tables]
         models, weights, states = zip(*done, strict=True)
-        return wiring.everyones(models), weights, states
+        return wiring.join_tables(models), weights, states
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         def draw(start: int, rounds: int) -> Sample:

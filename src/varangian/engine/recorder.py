@@ -29,12 +29,12 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
     measured |= world.exact(state.models)
     if all(weights is not None for weights in seen.weights):
         of_tables = [
-            torch.stack(((weights * lying).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
-            for weights, lying in zip(seen.weights, seen.wiring.lying, strict=True)
+            torch.stack(((weights * from_byzantine).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
+            for weights, from_byzantine in zip(seen.weights, seen.wiring.from_byzantine, strict=True)
             if weights is not None
         ]
-        to_liars, kept = seen.wiring.everyones([of_table.T for of_table in of_tables]).unbind(1)
-        measured |= {"byzantine_weight": to_liars, "kept": kept}
+        byzantine_weight, kept = seen.wiring.join_tables([of_table.T for of_table in of_tables]).unbind(1)
+        measured |= {"byzantine_weight": byzantine_weight, "kept": kept}
     return measured
 
 
@@ -71,7 +71,7 @@ class Recorder:
             early = done < apart and done & (done - 1) == 0  # powers of two: who is worth trusting is found out early
             if early or done % apart == 0 or done == rounds:
                 self.weight_rounds.append(done)
-                self.weights.append(seen.wiring.everyones(weights))
+                self.weights.append(seen.wiring.join_tables(weights))
 
     def so_far(self) -> Recorder:
         """What there is now, for somebody who reads it while more is recorded."""
@@ -113,7 +113,7 @@ class Recorder:
                 setattr(self, kind, value.tolist())
 
 
-def thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
+def recording_plan(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
     """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
     loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
     task = scenes[0].task

@@ -34,24 +34,24 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     senders = None
     if recorder.weights:
         wiring = world.wiring(0)
-        senders = wiring.everyones([table.senders for table in wiring.tables]).cpu()
+        senders = wiring.join_tables([table.senders for table in wiring.tables]).cpu()
     # Wherever agents stood, results have them in the order of their numbers.
-    place = slice(None) if world.arrangement is None else world.arrangement.place
-    liars = world.is_byzantine.cpu()[place]
-    return dataset(world.scenes, world.seeds, liars, recorder, senders, seconds, place)
+    place = slice(None) if world.agent_order is None else world.agent_order.place
+    is_byzantine = world.is_byzantine.cpu()[place]
+    return dataset(world.scenes, world.seeds, is_byzantine, recorder, senders, seconds, place)
 
 
 def dataset(
     scenes: Sequence[Scene],
     numbers: Sequence[int],
-    liars: Bool[Tensor, " agent"],
+    is_byzantine: Bool[Tensor, " agent"],
     recorder: Recorder,
     senders: Int[Tensor, "agent slot"] | None,
     seconds: float,
     place: slice | Int[Tensor, " agent"] = slice(None),
 ) -> xr.Dataset:
     """What was recorded of networks side by side, one for every seed; `place` is where the record has each agent."""
-    seeds, agents = len(numbers), len(liars) // len(numbers)
+    seeds, agents = len(numbers), len(is_byzantine) // len(numbers)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
         stacked = torch.stack(rows).cpu()[:, place]
@@ -66,7 +66,7 @@ def dataset(
         data["weight"] = (("seed", "snapshot", "agent", "slot"), by_seed(recorder.weights))
         first = torch.arange(seeds)[:, None, None] * agents
         data["sender"] = (("seed", "agent", "slot"), (senders.view(seeds, agents, -1) - first).numpy())
-    data["byzantine_agent"] = (("seed", "agent"), liars.view(seeds, agents).numpy())
+    data["byzantine_agent"] = (("seed", "agent"), is_byzantine.view(seeds, agents).numpy())
     if scenes[0].task.groups is not None:
         groups = [list(scene.task.groups or ()) for scene in scenes]
         data["group"] = (("seed", "agent"), np.asarray(groups))

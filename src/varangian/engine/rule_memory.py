@@ -19,7 +19,7 @@ def initial_memory(rule: Rule[Any], wiring: Wiring, dtype: torch.dtype) -> list[
     return [rule.init(table.blank(dtype)) for table in wiring.tables]
 
 
-def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
+def carried_over(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
     """The rule's states laid out for a new graph: who stays a neighbour is remembered, a newcomer is a stranger."""
     if old is new:
         return states

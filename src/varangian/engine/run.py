@@ -24,7 +24,7 @@ from varangian.engine.cluster.run import Job, on_cluster
 from varangian.engine.compute.memory import estimate
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
-from varangian.engine.recorder import Recorder, thinned
+from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import World, poisoned, prepare
@@ -100,7 +100,7 @@ def simulate(
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
         scenes = [first if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
         execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
-        recorder = Recorder(*thinned(scenes, rounds, how.record_every))
+        recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
         needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
         check_fits(needed, "this run", execution.device, execution.memory)
         world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype)

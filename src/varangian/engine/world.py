@@ -12,19 +12,19 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
-from varangian.core.draws import Draws, ahead
+from varangian.core.draws import Draws, prefetched
 from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
 from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Model, Models, Sample
-from varangian.core.models.cuda_graphs import replayed
-from varangian.core.models.low_precision import Coarse
-from varangian.core.scene import Byzantine, Scene, chosen
+from varangian.core.models.cuda_graphs import graphed
+from varangian.core.models.low_precision import LowPrecision
+from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import TEST_LOSS, PerAgent, Task, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
-from varangian.engine.compute.agent_order import Arrangement
-from varangian.engine.compute.choice import executor_for, settled
+from varangian.engine.compute.agent_order import AgentOrder
+from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.executor import Executor
 
 
@@ -60,7 +60,7 @@ class World:
     """Which of the networks side by side each agent belongs to."""
     group: Int[Tensor, " agent"]
     """Which task each agent has; one for all where nothing else is known."""
-    arrangement: Arrangement | None
+    agent_order: AgentOrder | None
     """Where agents stand, if not in the order of their numbers."""
     judging: Model
     """The model as neighbours are judged with: the task's own, unless they are judged in coarser numbers."""
@@ -129,27 +129,27 @@ def prepare(
         if isinstance(scene.graph, Graph):
             check_size(scene.graph, scene.task.agents)
     draws = [Draws.of(seed, agents) for seed in seeds]
-    liars = [chosen(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
+    chosen = [choose_byzantine(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
     is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
-    for place, who in enumerate(liars):
+    for place, who in enumerate(chosen):
         is_byzantine[place * agents + who] = True
-    arrangement = Arrangement.of(scenes[0], device) if len(scenes) == 1 else None
-    arranged = scenes
-    if arrangement is not None:
-        arranged = [arrangement.arranged(scenes[0])]
-        draws = [draws[0].take(arrangement.order)]
-        is_byzantine = is_byzantine[arrangement.order]
+    agent_order = AgentOrder.of(scenes[0], device) if len(scenes) == 1 else None
+    reordered = scenes
+    if agent_order is not None:
+        reordered = [agent_order.reordered(scenes[0])]
+        draws = [draws[0].take(agent_order.order)]
+        is_byzantine = is_byzantine[agent_order.order]
     everyone = Draws.join(draws).to(device)
-    liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
-    wiring = wirer([scene.graph for scene in arranged], agents, is_byzantine, device)
-    execution = settled(execution, [scene.task for scene in arranged], len(wiring(0).tables), dtype)
+    byzantine_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
+    wiring = wirer([scene.graph for scene in reordered], agents, is_byzantine, device)
+    execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
     executor = executor_for(execution)
-    tasks = [placed(scene.task, execution) for scene in arranged]
+    tasks = [placed(scene.task, execution) for scene in reordered]
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
     start = torch.cat([task.model.start(agents, dtype, device) for task in tasks])
-    start = stored(start if arrangement is None else start[arrangement.order])
+    start = stored(start if agent_order is None else start[agent_order.order])
 
     def column(name: str) -> Tensor:
         values: list[PerAgent] = [getattr(task, name) for task in tasks]
@@ -162,23 +162,23 @@ def prepare(
         seeds=tuple(seeds),
         scenes=tuple(scenes),
         draws=everyone,
-        byzantine_draws=everyone.take(liar_rows),
+        byzantine_draws=everyone.take(byzantine_rows),
         sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,
-        byzantine=liar_rows,
-        first_of_byzantine=start[liar_rows],
+        byzantine=byzantine_rows,
+        first_of_byzantine=start[byzantine_rows],
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
-        exact=exact if arrangement is None else arrangement.measured(exact),
-        held_out=held_out if arrangement is None else arrangement.measured(held_out),
-        tested=tested if arrangement is None else arrangement.measured(tested),
+        exact=exact if agent_order is None else agent_order.wrap_measure(exact),
+        held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
+        tested=tested if agent_order is None else agent_order.wrap_measure(tested),
         step_size=column("step_size"),
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
         start=start,
         network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
         group=torch.cat([groups_of(task) for task in tasks]).to(device),
-        arrangement=arrangement,
+        agent_order=agent_order,
         judging=judging_model(scenes[0].task.model, tasks[0].model, judge_dtype, execution),
         execution=execution,
         executor=executor,
@@ -189,7 +189,7 @@ def judging_model(given: Model, placed: Model, judge_dtype: str | None, executio
     """What neighbours are judged with: the model as it was placed, or the given one in another type of numbers."""
     if judge_dtype is None:
         return placed
-    return replayed(using(Coarse.of(given, judge_dtype), execution), execution.device)
+    return graphed(using(LowPrecision.of(given, judge_dtype), execution), execution.device)
 
 
 def groups_of(task: Task) -> Int[Tensor, " agent"]:
@@ -206,7 +206,7 @@ def poisoned(world: World, attack: AnyAttack) -> World:
     """The world as an attack on data leaves it: Byzantine agents' samples are what the attack makes of them."""
     if not isinstance(attack, Poisons) or not len(world.byzantine):
         return world
-    liars = torch.nonzero(~world.is_normal[:, 0])[:, 0]
+    byzantine = torch.nonzero(~world.is_normal[:, 0])[:, 0]
     # All of the data; of a stream that only makes samples, what its first ones show.
     held = [scene.task.stream.pool.y for scene in world.scenes if isinstance(scene.task.stream, Batches)]
     seen = held or [world.sample(0)[-1]]
@@ -214,8 +214,8 @@ def poisoned(world: World, attack: AnyAttack) -> World:
 
     def sample(round: int) -> Sample:
         clean = world.sample(round)
-        changed = attack.poison(tuple(part[liars] for part in clean), count)
-        return tuple(part.index_copy(0, liars, new) for part, new in zip(clean, changed, strict=True))
+        changed = attack.poison(tuple(part[byzantine] for part in clean), count)
+        return tuple(part.index_copy(0, byzantine, new) for part, new in zip(clean, changed, strict=True))
 
     return replace(world, sample=sample)
 
@@ -225,7 +225,7 @@ def placed(task: Task, execution: Execution) -> Task:
     device = execution.device
     return replace(
         task,
-        model=replayed(using(task.model, execution), device),
+        model=graphed(using(task.model, execution), device),
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
         held_out=task.held_out and using(task.held_out.to(device), execution),
@@ -238,4 +238,6 @@ def sampler(
     """From the round to what arrives in it, for several networks side by side; small samples are drawn ahead."""
     draw = executor.drawer([task.stream for task in tasks], draws, dtype)
     numbers = sum(part.numel() for part in draw(0, 1))
-    return ahead(lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers)))
+    return prefetched(
+        lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
+    )

@@ -27,7 +27,7 @@ from varangian.core.execution import DEFAULT, Execution
 from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
 from varangian.engine.compute import compile as fused
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
@@ -43,12 +43,12 @@ compiler = pytest.mark.skipif(
 def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was traced, operation by operation: all that we do ourselves, without a compiler's seconds."""
 
-    def unspelled(*args: Any) -> Any:
-        raise Unspelled
+    def untranslatable(*args: Any) -> Any:
+        raise Untranslatable
 
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: graph)
     monkeypatch.setattr(fused, "_LOOPS", {})
-    monkeypatch.setattr(fused, "lanewise", unspelled)
+    monkeypatch.setattr(fused, "agent_loop", untranslatable)
     monkeypatch.setattr(fused, "kernel_for", lambda *args: None)
 
 
@@ -176,7 +176,7 @@ def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
 
 @pytest.mark.usefixtures("_traced_only")
 def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varangian.core.graph.CACHED", 128)
+    monkeypatch.setattr("varangian.core.graph.CACHE_ENTRIES", 128)
     monkeypatch.setattr("varangian.engine.compute.blocks.ROWS", 16)
     ends: list[Tensor] = []
     for compile in (False, True):
@@ -262,10 +262,10 @@ def test_training_that_draws_is_not_compiled() -> None:
 
 @pytest.mark.usefixtures("_traced_only")
 def test_long_functions_and_ever_new_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "MOST", 2)
+    monkeypatch.setattr(fused, "MAX_SHAPES", 2)
     with pytest.warns(UserWarning, match="2 shapes are compiled"):
         agree(*both(softmax(), changing))
-    monkeypatch.setattr(fused, "LONGEST", 5)
+    monkeypatch.setattr(fused, "MAX_OPERATIONS", 5)
     with pytest.warns(UserWarning, match="more than 5 operations"):
         agree(*both(small()))
 

@@ -15,11 +15,11 @@ from torch.func import functional_call
 
 import varangian
 from varangian import BadInput, attacks, rules
-from varangian.core.execution import DEFAULT, Execution, own_copy
+from varangian.core.execution import DEFAULT, Execution, thread_copy
 from varangian.core.graph import Graph
 from varangian.core.layout import by_column, is_by_column, joined, replaced
 from varangian.core.messages import finite_rows
-from varangian.core.models.conv_rewrite import ByWindows, lean
+from varangian.core.models.conv_rewrite import WindowConv2d, rewritten
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Scene
 from varangian.core.task import Task
@@ -64,7 +64,7 @@ def same(scene: Scene, rule: Any, attack: Any, way: Callable[[], Any], exactly: 
     _, expected, _ = played(scene, rule, attack)
     with way():
         world, found, _ = played(scene, rule, attack)
-    models = found.models if world.arrangement is None else found.models[world.arrangement.place]
+    models = found.models if world.agent_order is None else found.models[world.agent_order.place]
     if exactly:
         assert torch.equal(models, expected.models)
     else:
@@ -94,7 +94,7 @@ def order_after(agents: int) -> Iterator[None]:
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_tables_for_the_cache(rule: Any, attack: Any) -> None:
-    world = same(localization(), rule, attack, lambda: setting(graph_CACHED=50))
+    world = same(localization(), rule, attack, lambda: setting(graph_CACHE_ENTRIES=50))
     assert len(world.wiring(0).tables) > 5
 
 
@@ -103,8 +103,8 @@ def test_tables_for_the_cache(rule: Any, attack: Any) -> None:
 def test_neighbours_side_by_side_in_memory(rule: Any, attack: Any) -> None:
     """Who stands where changes nothing; slots keep their order, so turns are the same too."""
     world = same(localization(), rule, attack, lambda: order_after(10))
-    assert world.arrangement is not None
-    assert not torch.equal(world.arrangement.order, torch.arange(60))
+    assert world.agent_order is not None
+    assert not torch.equal(world.agent_order.order, torch.arange(60))
 
 
 def test_arranged_evaluations_and_results_are_in_the_order_of_numbers() -> None:
@@ -127,7 +127,7 @@ def test_blocks_of_rows(attack: Any) -> None:
 @pytest.mark.parametrize("scene", [localization, networks])
 def test_threads(scene: Callable[[], Scene]) -> None:
     """Two threads compute what one does, bit for bit: every block has one thread."""
-    with setting(graph_CACHED=40, blocks_ROWS=7):
+    with setting(graph_CACHE_ENTRIES=40, blocks_ROWS=7):
         _, expected, _ = played(scene(), rules.loss_based(), ATTACKS[1])
         world, found, _ = played(scene(), rules.loss_based(), ATTACKS[1], execution=TWO_THREADS)
     assert len(world.wiring(0).tables) > 1
@@ -200,8 +200,8 @@ def test_errors_of_threads_reach_the_caller() -> None:
 
 def test_a_module_is_never_shared_by_threads() -> None:
     module = nn.Linear(2, 1)
-    copies = TWO_THREADS.each(lambda _: own_copy(module), [0, 1, 2, 3])
-    assert own_copy(module) is module
+    copies = TWO_THREADS.each(lambda _: thread_copy(module), [0, 1, 2, 3])
+    assert thread_copy(module) is module
     assert all(copy is not module for copy in copies)
 
 
@@ -238,7 +238,7 @@ def test_lean_networks_are_the_same_networks(
     module = nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3)).double()
     x = torch.randn(4, channels, 14, 13, dtype=torch.float64)
     expected = module(x)
-    other = lean(module)
+    other = rewritten(module)
     found = other(x)
     torch.testing.assert_close(found, expected)
     assert [name for name, _ in other.named_parameters()] == [name for name, _ in module.named_parameters()]
@@ -252,8 +252,8 @@ def test_lean_networks_are_the_same_networks(
 
 def test_only_convolutions_of_few_channels_go_by_windows() -> None:
     module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(3, 2, 1))
-    kinds = [type(layer) for layer in lean(module)]  # type: ignore[arg-type]
-    assert kinds == [ByWindows, nn.Conv2d, nn.Conv2d, ByWindows]
+    kinds = [type(layer) for layer in rewritten(module)]  # type: ignore[arg-type]
+    assert kinds == [WindowConv2d, nn.Conv2d, nn.Conv2d, WindowConv2d]
     assert type(module[0]) is nn.Conv2d, "the network that was given is left as it was"
 
 

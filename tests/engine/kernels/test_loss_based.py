@@ -19,17 +19,17 @@ import varangian
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
-from varangian.core.messages import Told, deliver
+from varangian.core.messages import HonestMessages, deliver
 from varangian.core.models.base import Formula
 from varangian.core.scene import Scene
 from varangian.engine.compute.compile import Compiled
 from varangian.engine.compute.cpp import build
-from varangian.engine.compute.cpp.agent_loop import lanewise
-from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.agent_loop import agent_loop
+from varangian.engine.compute.cpp.translate import Untranslatable, names_of, translated
 from varangian.engine.kernels import register
 from varangian.engine.kernels.loss_based import Loop, loop_for
 from varangian.engine.kernels.registry import kernel_for
-from varangian.engine.round import adapt, combine, lie, next_sample, play_round
+from varangian.engine.round import adapt, byzantine_messages, combine, next_sample, play_round
 from varangian.engine.state import State, begin, exchange_of
 from varangian.engine.world import World, prepare
 from varangian.rules.evidence import Smoothed
@@ -72,7 +72,7 @@ def test_a_spelled_function_is_the_function(name: str, dtype: torch.dtype) -> No
         for given in ((a, b), (a.T.contiguous().T, b)):
             near = 1e-5 if dtype == torch.float32 else 1e-13
             torch.testing.assert_close(
-                lanewise(flat, given)(*given), flat(*given), rtol=near, atol=near, equal_nan=True
+                agent_loop(flat, given)(*given), flat(*given), rtol=near, atol=near, equal_nan=True
             )
 
 
@@ -80,7 +80,7 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.ROWS", 8)
 
     a, b = torch.randn(61, 3), torch.randn(61)
-    (ours,) = lanewise(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b), threads=2)(a, b)
+    (ours,) = agent_loop(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b), threads=2)(a, b)
     torch.testing.assert_close(ours, FUNCTIONS["clamped"](a, b))
 
 
@@ -102,22 +102,22 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
 )
 def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
     given = torch.ones(5, 3), torch.ones(5)
-    with pytest.raises(Unspelled, match=reason):
-        spelled(function, given, names_of("a{}", given))
+    with pytest.raises(Untranslatable, match=reason):
+        translated(function, given, names_of("a{}", given))
 
 
 def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
-    with pytest.raises(Unspelled, match="belongs to agents"):
-        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
-    with pytest.raises(Unspelled, match="several kinds"):
-        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
-    with pytest.raises(Unspelled, match="no vectors of"):
-        lanewise(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
+    with pytest.raises(Untranslatable, match="belongs to agents"):
+        agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
+    with pytest.raises(Untranslatable, match="several kinds"):
+        agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
+    with pytest.raises(Untranslatable, match="no vectors of"):
+        agent_loop(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
 
 
 def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(Unspelled, match="false refuses"):
+    with pytest.raises(Untranslatable, match="false refuses"):
         build.library(torch.float32, "one more text", "each.cpp")
 
 
@@ -169,8 +169,8 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
         state = begin(world, rule, attack)
         for _ in range(rounds):
             adapted, _ = adapt(world, state)
-            wiring, told = world.wiring(0), Told(adapted, state.models)
-            sent, _ = lie(world, rule, state.rule, attack, state, adapted, told, wiring)
+            wiring, honest = world.wiring(0), HonestMessages(adapted, state.models)
+            sent, _ = byzantine_messages(world, rule, state.rule, attack, state, adapted, honest, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
             exchange = exchange_of(world, state, adapted, delivered, next_sample(world, state)[0])
             models, weights, memory = combine(world, rule, state.rule, exchange)
@@ -333,7 +333,7 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
         exchange = honest_exchange(world, state)
         loop = loop_for(rule, exchange, DEFAULT)
         assert loop is not None
-        step = lanewise(lambda a: [a + a], (torch.ones(40),))
+        step = agent_loop(lambda a: [a + a], (torch.ones(40),))
         monkeypatch.setattr(Execution, "each", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop(exchange, state.rule)

@@ -23,20 +23,20 @@ FEW_TERMS = 64
 """Up to how many products one number that is left after pooling is written out."""
 
 
-def lean(module: nn.Module) -> nn.Module:
+def rewritten(module: nn.Module) -> nn.Module:
     """A copy of a network with the same parameters under the same names, and the same results up to rounding.
 
-    >>> lean(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)))
+    >>> rewritten(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)))
     Sequential(
-      (0): ByWindows(1, 8, kernel_size=(3, 3), stride=(1, 1), pool=2)
+      (0): WindowConv2d(1, 8, kernel_size=(3, 3), stride=(1, 1), pool=2)
       (1): Identity()
       (2): ReLU()
     )
     """
     module = copy.deepcopy(module)
     for part in module.modules():
-        if type(part) is nn.Conv2d and _by_windows(part):
-            part.__class__ = ByWindows
+        if type(part) is nn.Conv2d and _suits_windows(part):
+            part.__class__ = WindowConv2d
     for part in module.modules():
         if type(part) is nn.Sequential:
             _pool_first(part)
@@ -44,7 +44,7 @@ def lean(module: nn.Module) -> nn.Module:
     return module
 
 
-class ByWindows(nn.Conv2d):
+class WindowConv2d(nn.Conv2d):
     """A convolution as a product of every window with the filters, and the pooling after it."""
 
     pool = 1
@@ -54,10 +54,10 @@ class ByWindows(nn.Conv2d):
         if isinstance(self.padding, str):
             return self._pooled(super().forward(input))
         if input.device.type == "cpu":
-            return self._pooled(self.by_product(input))
+            return self._pooled(self.as_matrix_product(input))
         # Written out, it is many small operations: fast only where a compiler makes one of them.
         if self.terms <= FEW_TERMS and self.stride == (1, 1) and torch.compiler.is_compiling():
-            return self.written_out(input)
+            return self.unrolled(input)
         return self._pooled(super().forward(input))
 
     @property
@@ -72,7 +72,7 @@ class ByWindows(nn.Conv2d):
     def _pooled(self, images: Tensor) -> Tensor:
         return images if self.pool == 1 else max_pool2d(images, self.pool)
 
-    def written_out(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
+    def unrolled(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
         """Term by term, each a shifted image times one number a filter, summed in float32 at least."""
         assert not isinstance(self.padding, str)
         (pad_high, pad_wide), (high, wide) = self.padding, self.kernel_size
@@ -96,7 +96,9 @@ class ByWindows(nn.Conv2d):
             best = best + self.bias.to(exact).view(-1, 1, 1)
         return best.to(input.dtype).contiguous(memory_format=torch.channels_last)
 
-    def by_product(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
+    def as_matrix_product(
+        self, input: Float[Tensor, "item channel height width"]
+    ) -> Float[Tensor, "item filter high wide"]:
         """As one matrix product over all windows."""
         assert not isinstance(self.padding, str)
         sizes = zip(input.shape[2:], self.padding, self.kernel_size, self.stride, strict=True)
@@ -110,7 +112,7 @@ class ByWindows(nn.Conv2d):
         return images
 
 
-def _by_windows(layer: nn.Conv2d) -> bool:
+def _suits_windows(layer: nn.Conv2d) -> bool:
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     return plain and layer.in_channels <= FEW_CHANNELS
 
@@ -126,7 +128,7 @@ def _pool_within(layers: nn.Sequential) -> None:
     """Let a convolution by windows do the pooling right after it."""
     for place in range(len(layers) - 1):
         layer, next = layers[place], layers[place + 1]
-        if isinstance(layer, ByWindows) and layer.pool == 1 and type(next) is nn.MaxPool2d and _plain(next):
+        if isinstance(layer, WindowConv2d) and layer.pool == 1 and type(next) is nn.MaxPool2d and _plain(next):
             layer.pool = next.kernel_size if isinstance(next.kernel_size, int) else next.kernel_size[0]
             layers[place + 1] = nn.Identity()
 

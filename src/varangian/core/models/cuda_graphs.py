@@ -24,7 +24,7 @@ Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Replayed:
+class CudaGraphed:
     """A model whose passes are recorded as CUDA graphs at the first call for every shape, and replayed after."""
 
     model: Model
@@ -67,9 +67,11 @@ class Replayed:
         return self._recorded[key].replay(given)
 
 
-def replayed(model: Model, device: torch.device) -> Model:
+def graphed(model: Model, device: torch.device) -> Model:
     """A network whose passes are replayed, where there is a GPU and nothing is drawn while training."""
-    return Replayed(model) if device.type == "cuda" and not isinstance(model, Formula) and not model.random else model
+    return (
+        CudaGraphed(model) if device.type == "cuda" and not isinstance(model, Formula) and not model.random else model
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,25 +110,25 @@ def forward_of(module: nn.Module) -> Forward:
     description all that they compute; networks with layers of one's own are run as they are.
     """
     if all(type(layer).__module__.startswith(("torch.nn.", "varangian.")) for layer in module.modules()):
-        return _fused(repr(module), _Same(module))
+        return _fused(repr(module), _ModuleHolder(module))
     return lambda views, x: functional_call(module, views, (x,))
 
 
-class _Same:
+class _ModuleHolder:
     """A module that is equal to every other: the description beside it is what tells them apart."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
+        return isinstance(other, _ModuleHolder)
 
     def __hash__(self) -> int:
         return 0
 
 
 @lru_cache(maxsize=16)
-def _fused(description: str, holder: _Same) -> Forward:
+def _fused(description: str, holder: _ModuleHolder) -> Forward:
     module = holder.module
 
     def plain(views: dict[str, Tensor], x: Tensor) -> Tensor:

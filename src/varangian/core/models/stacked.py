@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
-from varangian.core.execution import DEFAULT, Execution, own_copy
+from varangian.core.execution import DEFAULT, Execution, thread_copy
 from varangian.core.models.base import Models, Sample
-from varangian.core.models.conv_rewrite import lean
+from varangian.core.models.conv_rewrite import rewritten
 from varangian.core.models.cuda_graphs import forward_of
 from varangian.errors import BadInput, unknown
 
@@ -73,8 +73,8 @@ class Stacked:
         kept = {**parameters, **buffers}
         names = sorted(parameters, key=lambda name: name not in travel) + list(buffers)
         return Stacked(
-            training=lean(module).train(),
-            judging=lean(module).eval(),
+            training=rewritten(module).train(),
+            judging=rewritten(module).eval(),
             loss=loss,
             first=torch.cat([kept[name].detach().reshape(-1) for name in names]),
             names=tuple(names),
@@ -102,7 +102,7 @@ class Stacked:
 
     def predict(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
         """One agent's predictions, as it would make them when not training."""
-        predicted: Tensor = functional_call(own_copy(self.judging), self._views(row), (x,))
+        predicted: Tensor = functional_call(thread_copy(self.judging), self._views(row), (x,))
         return predicted
 
     def predict_all(self, models: Models, x: Float[Tensor, "agent item ..."]) -> Tensor:
@@ -253,7 +253,7 @@ class Stacked:
 
     def _updated_statistics(self, row: Float[Tensor, " parameter"], x: Tensor) -> Float[Tensor, " statistic"]:
         views = self._training_views(row)
-        functional_call(own_copy(self.training), views, (x,))
+        functional_call(thread_copy(self.training), views, (x,))
         return torch.cat([views[name].reshape(-1) for name in self.statistics])
 
     def _losses(self, predicted: Float[Tensor, "row agent batch ..."], y: Tensor) -> Float[Tensor, "row agent"]:
@@ -270,14 +270,14 @@ class Stacked:
         images = {name: _channels_last(view) for name, view in views.items()}
         if x.is_cuda and module is self.judging:
             return forward_of(module)(images, _channels_last(x))
-        predicted: Tensor = functional_call(own_copy(module), images, (_channels_last(x),))
+        predicted: Tensor = functional_call(thread_copy(module), images, (_channels_last(x),))
         return predicted
 
     def _one_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.predict(row, x), y)
 
     def _training_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
-        predicted: Tensor = functional_call(own_copy(self.training), self._training_views(row), (x,))
+        predicted: Tensor = functional_call(thread_copy(self.training), self._training_views(row), (x,))
         return self.loss(predicted, y)
 
     def _views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:

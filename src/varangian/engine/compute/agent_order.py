@@ -29,7 +29,7 @@ Measure = Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class AgentOrder:
     """Who stands where."""
 
     order: Int[Tensor, " place"]
@@ -38,7 +38,7 @@ class Arrangement:
     """The place of every agent."""
 
     @staticmethod
-    def of(scene: Scene, device: torch.device) -> Arrangement | None:
+    def of(scene: Scene, device: torch.device) -> AgentOrder | None:
         """The order for a scene, if it is worth it and can be done: a large sparse network that lies in a plane."""
         graph, positions = scene.graph, scene.positions
         if not isinstance(graph, Graph) or positions is None or device.type != "cpu":
@@ -46,9 +46,9 @@ class Arrangement:
         if graph.agents < LARGE or not isinstance(scene.task.stream, Divisible):
             return None
         order = torch.from_numpy(strip_by_strip(positions.cpu().numpy()))
-        return Arrangement(order, order.argsort())
+        return AgentOrder(order, order.argsort())
 
-    def arranged(self, scene: Scene) -> Scene:
+    def reordered(self, scene: Scene) -> Scene:
         """The scene with its agents in this order."""
         task = scene.task
         assert isinstance(scene.graph, Graph) and isinstance(task.stream, Divisible)  # as `of` made sure
@@ -66,7 +66,7 @@ class Arrangement:
         senders = graph.senders[torch.repeat_interleave(graph.offsets[:-1][self.order], slots) + within]
         return Graph(self.place[senders], offsets)
 
-    def measured(self, measure: Measure) -> Measure:
+    def wrap_measure(self, measure: Measure) -> Measure:
         """What is measured of models in this order, by something that knows agents by their numbers."""
 
         def of(models: Models) -> Mapping[str, Float[Tensor, " agent"]]:

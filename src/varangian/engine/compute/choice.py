@@ -28,7 +28,7 @@ def executor_for(execution: Execution) -> Executor:
     return Compiled(execution)
 
 
-def settled(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:
+def with_threads(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:
     """The execution with its number of threads, for networks with so many tables of neighbourhoods.
 
     Small networks get one thread: splitting small operations costs more than it saves, above all on busy cores.

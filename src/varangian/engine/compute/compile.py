@@ -28,10 +28,10 @@ from varangian.core.inbox import Inbox
 from varangian.core.layout import FEW
 from varangian.core.models.base import Sample
 from varangian.core.task import Stream
-from varangian.engine.compute.blocks import Blocks, is_drawn_anew
-from varangian.engine.compute.cpp.agent_loop import lanewise
+from varangian.engine.compute.blocks import Blocks, is_generated
+from varangian.engine.compute.cpp.agent_loop import agent_loop
 from varangian.engine.compute.cpp.build import compiler
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.executor import CombinedNetwork, CombineTable, Drawer
 from varangian.engine.kernels.registry import Kernel, kernel_for
 from varangian.errors import BadInput
@@ -39,9 +39,9 @@ from varangian.rules.base import Rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MOST = 24
+MAX_SHAPES = 24
 """How many shapes are compiled in a run; a graph that changes may bring new ones for ever."""
-LONGEST = 1000
+MAX_OPERATIONS = 1000
 """How many operations are worth compiling; models called one after another would take minutes, and gain nothing."""
 
 
@@ -54,7 +54,7 @@ class CompiledFunction:
     """The result with empty tensors in it."""
 
     def __call__(self, given: Sequence[Tensor]) -> Any:
-        return _put_together(self.form, iter(self.loops(*given)))
+        return _unflatten(self.form, iter(self.loops(*given)))
 
 
 class Compiled:
@@ -88,13 +88,13 @@ class Compiled:
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         draw = self.blocks.drawer(streams, draws, dtype)
         many = sum(part.numel() for part in draw(0, 1)) >= 2**14
-        if len(streams) > 1 or not is_drawn_anew(streams[0]) or not many:
+        if len(streams) > 1 or not is_generated(streams[0]) or not many:
             return draw
 
         def compiled_draw(start: int, rounds: int) -> Sample:
             # Where many are drawn, that is a good part of a round. Traced, the start holds no number.
             function = partial(_drawn, streams[0], draws[0], rounds, dtype)
-            plain = partial(_drawn_plainly, draw, rounds)
+            plain = partial(_drawn_uncompiled, draw, rounds)
             sample: Sample = self.compiled(function, streams[0], draws[0], rounds, plain=plain)(torch.tensor(start))
             return sample
 
@@ -122,14 +122,14 @@ class Compiled:
         if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
             return (plain or function)(*parts)
         leaves, rest = list[Tensor](), list[Any]()
-        _take_apart(parts, leaves, rest)
+        _flatten(parts, leaves, rest)
         key = (name, *rest, *_shapes(leaves))
         compiled = self._made.get(key)
         if compiled is not None:
             return compiled(leaves)
         result = (plain or function)(*parts)
         with self._lock:
-            if key not in self._made and name not in self._plain and len(self._made) < MOST:
+            if key not in self._made and name not in self._plain and len(self._made) < MAX_SHAPES:
                 try:
                     if plain is not None:
                         # Having run once, a function has made what it keeps for itself of real tensors.
@@ -140,8 +140,8 @@ class Compiled:
                 except Exception as error:  # what cannot be compiled must not end a run that can do without
                     self._plain.add(name)
                     _warn(function, self._about[name], error)
-                if len(self._made) == MOST:
-                    warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
+                if len(self._made) == MAX_SHAPES:
+                    warnings.warn(f"{MAX_SHAPES} shapes are compiled; others run as without compile", stacklevel=2)
         return result
 
     def _kernel(self, rule: Rule[Any], exchange: Exchange) -> Kernel | None:
@@ -154,7 +154,7 @@ def _drawn(stream: Stream, draws: Draws, rounds: int, dtype: torch.dtype, start:
     return stream.samples(draws, cast(int, start), rounds, dtype)
 
 
-def _drawn_plainly(draw: Drawer, rounds: int, start: Tensor) -> Sample:
+def _drawn_uncompiled(draw: Drawer, rounds: int, start: Tensor) -> Sample:
     return draw(int(start), rounds)
 
 
@@ -180,8 +180,8 @@ def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
 def _check_alike(compiled: Any, plain: Any) -> None:
     """Refuse what does not compute the same: all but a few numbers, since rounding may tip a decision."""
     ours, theirs = list[Tensor](), list[Tensor]()
-    _take_apart((compiled,), ours, [])
-    _take_apart((plain,), theirs, [])
+    _flatten((compiled,), ours, [])
+    _flatten((plain,), theirs, [])
     for one, other in zip(ours, theirs, strict=True):
         near = 0.0 if not one.is_floating_point() else torch.finfo(one.dtype).eps ** 0.5
         if one.numel() and torch.isclose(one, other, near, near, equal_nan=True).double().mean() < 0.99:
@@ -202,10 +202,10 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
     given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) for leaf in leaves]
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        with _Limited():  # type: ignore[no-untyped-call]
-            result, leaves = function(*_put_together(parts, iter(tensors))), list[Tensor]()
-        _take_apart((result,), leaves, [])
-        form[:] = [_put_together(result, iter([_NOTHING] * len(leaves)))]
+        with _TracingLimits():  # type: ignore[no-untyped-call]
+            result, leaves = function(*_unflatten(parts, iter(tensors))), list[Tensor]()
+        _flatten((result,), leaves, [])
+        form[:] = [_unflatten(result, iter([_NOTHING] * len(leaves)))]
         return leaves
 
     graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
@@ -214,8 +214,8 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
     key = (text, callers, torch.get_num_threads(), *_shapes(given))
     if key not in _LOOPS:
         try:
-            _LOOPS[key] = lanewise(graph, given, callers.threads)
-        except Unspelled:
+            _LOOPS[key] = agent_loop(graph, given, callers.threads)
+        except Untranslatable:
             _LOOPS[key] = _loops(graph, given, callers)
     return CompiledFunction(_LOOPS[key], form[0])
 
@@ -237,30 +237,30 @@ def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) 
     return cast(Callable[..., Sequence[Tensor]], loops)
 
 
-class _Limited(TorchDispatchMode):
+class _TracingLimits(TorchDispatchMode):
     """Ends the tracing of what is not to be compiled."""
 
     operations = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations += 1
-        if self.operations > LONGEST:
-            raise RuntimeError(f"it takes more than {LONGEST} operations")
+        if self.operations > MAX_OPERATIONS:
+            raise RuntimeError(f"it takes more than {MAX_OPERATIONS} operations")
         if torch.Tag.nondeterministic_seeded in operation.tags:
             raise RuntimeError("it draws random numbers of its own")
         return operation(*args, **(kwargs or {}))
 
 
-def _take_apart(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
+def _flatten(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
     """The tensors in some parts, and what else of them can differ within a run."""
     for part in parts:
         if isinstance(part, Tensor):
             leaves.append(part)
         elif isinstance(part, tuple):
-            _take_apart(part, leaves, rest)
+            _flatten(part, leaves, rest)
         elif isinstance(part, Inbox):
             rest.append(part.evaluator)
-            _take_apart(_of_inbox(part), leaves, rest)
+            _flatten(_of_inbox(part), leaves, rest)
         else:
             rest.append(part)
 
@@ -270,18 +270,18 @@ def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
     return *own, *inbox.samples["next"], *inbox.samples["same"], inbox.forgetting, inbox.step_size
 
 
-def _put_together(value: Any, leaves: Iterator[Tensor]) -> Any:
+def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
     """The value with other tensors in place of its own."""
     if isinstance(value, Tensor):
         return next(leaves)
     if isinstance(value, tuple):
-        parts = [_put_together(part, leaves) for part in value]
+        parts = [_unflatten(part, leaves) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return _refilled(value, leaves) if isinstance(value, Inbox) else value
 
 
 def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
-    rows, source, heard, own, previous, *samples, forgetting, step_size = _put_together(_of_inbox(inbox), leaves)
+    rows, source, heard, own, previous, *samples, forgetting, step_size = _unflatten(_of_inbox(inbox), leaves)
     half = len(samples) // 2
     return replace(
         inbox,
@@ -293,12 +293,12 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
         samples={"next": tuple(samples[:half]), "same": tuple(samples[half:])},
         forgetting=forgetting,
         step_size=step_size,
-        truth=cast(Any, _Untold("the truth")),
-        round=cast(Any, _Untold("the number of the round")),
+        truth=cast(Any, _Hidden("the truth")),
+        round=cast(Any, _Hidden("the number of the round")),
     )
 
 
-class _Untold:
+class _Hidden:
     """What would be the same in all rounds were it compiled; whoever looks at it is not compiled."""
 
     def __init__(self, what: str) -> None:

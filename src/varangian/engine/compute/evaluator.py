@@ -32,7 +32,7 @@ class Fast:
     execution: Execution = DEFAULT
     dense: bool = False
     """Nearly everyone hears nearly everyone: judge model by model over all samples together."""
-    alike: bool = False
+    same_messages: bool = False
     """Everyone hears the same messages, each in an order of its own."""
     private_rows: int = 0
     """How many of the rows, at the end, are messages for one edge only."""
@@ -97,7 +97,7 @@ class Fast:
     def by_neighbourhood(
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...], any_order: bool
     ) -> Float[Tensor, "agent out"]:
-        if any_order and self.alike:
+        if any_order and self.same_messages:
             return self._once_for_all(inbox, function, of_agents)
         slots = inbox.heard.shape[1]
         return in_pieces(

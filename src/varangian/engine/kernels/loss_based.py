@@ -18,12 +18,12 @@ from torch import Tensor
 
 from varangian.core.exchange import Exchange
 from varangian.core.execution import Execution
-from varangian.core.graph import Neighbourhoods, narrowed
+from varangian.core.graph import Neighbourhoods, int32_sources
 from varangian.core.inbox import Table
 from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
-from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.translate import Untranslatable, names_of, translated
 from varangian.engine.kernels.registry import register
 from varangian.rules.evidence import Smoothed
 from varangian.rules.paper import loss_based
@@ -56,7 +56,9 @@ class Loop:
             agents, slots = table.senders.shape
             total, mass = map(_by_slot, before)
             new_total, new_mass, weight = [torch.empty_like(total) for _ in range(3)]
-            senders = table.narrow if everything_arrived else narrowed(source, delivered.heard(source, table))
+            senders = (
+                table.int32_senders if everything_arrived else int32_sources(source, delivered.heard(source, table))
+            )
             alive += senders, total, mass, new_total, new_mass, weight
             after.append(Smoothed(new_total, new_mass))
             weights.append(weight)
@@ -110,7 +112,7 @@ def loop_for(rule: loss_based, exchange: Exchange, execution: Execution) -> Loop
         return None
     try:
         loop = library(dtype, _formula(model, sample, rule), "combine.cpp").combine
-    except Unspelled as reason:
+    except Untranslatable as reason:
         warnings.warn(f"combining is compiled by torch, not as one loop: {reason}", stacklevel=5)
         return None
     loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
@@ -127,9 +129,9 @@ def _formula(model: Formula, sample: Sample, rule: loss_based) -> str:
     few = [part[:1].expand(5, *part.shape[1:]) for part in sample]
     theta = few[0].new_zeros(5, model.parameters)
     names = [*names_of("theta[{}]", [theta]), *names_of("sample[{}]", few)]
-    text = spelled(lambda theta, *sample: model.loss(theta, sample), [theta, *few], names)
+    text = translated(lambda theta, *sample: model.loss(theta, sample), [theta, *few], names)
     if len(text.results) != 1 or text.results[0].shape != (1,):
-        raise Unspelled("the loss is not one number for an agent")
+        raise Untranslatable("the loss is not one number for an agent")
     return "\n".join(
         (
             f"constexpr int PARAMETERS = {model.parameters}, PARTS[] = {{{', '.join(map(str, widths))}}};",

@@ -11,7 +11,7 @@ from typing import Any
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.core.draws import Draws
-from varangian.core.scene import Byzantine, chosen
+from varangian.core.scene import Byzantine, choose_byzantine
 from varangian.errors import BadInput
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
 from varangian.experiments.spec import catalogue, settings_of, tidied
@@ -86,7 +86,7 @@ def enter(
     check(replace(plan, rules=(REFERENCE,), attacks=()))
     scene = plan.study.scene(0)
     draws = Draws.of(0, scene.task.agents)
-    counts = {count: len(chosen(count, scene, draws)) for count in plan.byzantine}
+    counts = {count: len(choose_byzantine(count, scene, draws)) for count in plan.byzantine}
     if scene.task.agents in counts.values():
         raise BadInput(f"all {scene.task.agents} agents are Byzantine, which leaves nobody to measure")
     plan = replace(

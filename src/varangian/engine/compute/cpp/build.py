@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from varangian.core.layout import by_column
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 
 _NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
 _OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wno-psabi")
@@ -26,16 +26,16 @@ def compiler() -> str:
     return os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
 
 
-def library(dtype: torch.dtype, spelled: str, loop: str) -> ctypes.CDLL:
+def library(dtype: torch.dtype, translated: str, loop: str) -> ctypes.CDLL:
     """A loop of this folder, for numbers of some kind, with what was spelled for it."""
     if dtype not in _NUMBERS:
-        raise Unspelled(f"there are no vectors of {dtype}")
+        raise Untranslatable(f"there are no vectors of {dtype}")
     real, word = _NUMBERS[dtype]
     head = f"#include <cstdint>\nusing real = {real};\nusing word = {word};\n"
     texts = [
         files("varangian.engine.compute.cpp").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)
     ]
-    return _built("\n".join((head, texts[0], spelled, texts[1])))
+    return _built("\n".join((head, texts[0], translated, texts[1])))
 
 
 @cache
@@ -49,9 +49,9 @@ def _built(text: str) -> ctypes.CDLL:
             return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         said = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-        raise Unspelled(f"{compiler()} refuses: {said[0][-150:]}") from error
+        raise Untranslatable(f"{compiler()} refuses: {said[0][-150:]}") from error
     except OSError as error:
-        raise Unspelled(str(error)) from error
+        raise Untranslatable(str(error)) from error
 
 
 def stored_by_column(values: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ struct Sums {
 };
 
 // Have the next slot of some agents brought near meanwhile: by itself a processor does so within a slot, not across.
-static inline void prepare(const Table& table, int64_t place) {
+static inline void prefetch_slot(const Table& table, int64_t place) {
     constexpr int READ = 0, WRITE = 1, NEAR = 2;
     __builtin_prefetch(table.senders + place, READ, NEAR);
     __builtin_prefetch(table.total + place, READ, NEAR);
@@ -46,10 +46,10 @@ static inline void prepare(const Table& table, int64_t place) {
 }
 
 // A slot of some agents, the first of which is agent `at` of the table and number `here` of its tile.
-static inline __attribute__((always_inline)) void listen(
+static inline __attribute__((always_inline)) void judge_slot(
     const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
-    prepare(table, place + table.agents);
+    prefetch_slot(table, place + table.agents);
     Lanes theta[PARAMETERS], sample[OBSERVED];
     Senders who = load<Senders>(table.senders + place, count);
     const Senders there = who >= 0;
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void listen(
             sample[number++] = load(table.sample[part].column(column) + at, count);
 
     const Lanes judged = loss(theta, sample);
-    const Which heard = __builtin_convertvector(there, Which) & finite(judged);
+    const Mask heard = __builtin_convertvector(there, Mask) & finite(judged);
     const Lanes observed = heard ? judged : Lanes{};
 
     // φ ← (1 − ν) φ + ν ℓ, by whichever end is nearer, so that ν = 1 leaves nothing of the old one.
@@ -75,7 +75,7 @@ static inline __attribute__((always_inline)) void listen(
 
     const Lanes risk = heard ? total / mass : all(limits::infinity());
     if (slot == 0) store(sums.own_risk + here, risk < all(limits::max()) ? risk : all(limits::max()), LANES);
-    const Which kept = EVERYONE ? risk < all(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
+    const Mask kept = EVERYONE ? risk < all(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
     const Lanes least = all(limits::min() * table.slots);
     const Lanes share = kept ? 1 / (risk > least ? risk : least) : Lanes{};
     store(table.weights + place, share, count);
@@ -85,28 +85,28 @@ static inline __attribute__((always_inline)) void listen(
 }
 
 // What a tile's agents make of it: weights that sum to one, and a model unless it is no number.
-static inline __attribute__((always_inline)) void settle(
+static inline __attribute__((always_inline)) void finish_tile(
     const Table& table, const Sums& sums, int64_t at, int here, int count) {
     const Lanes sum = load(sums.share + here, LANES);
-    const Which nobody = sum == 0;
+    const Mask nobody = sum == 0;
     const Lanes scale = 1 / (nobody ? all(1) : sum);
     Lanes mixed[PARAMETERS];
-    Which fine = finite(scale);
+    Mask fine = finite(scale);
     for (int p = 0; p < PARAMETERS; p++) {
         mixed[p] = load(sums.mixed[p] + here, LANES) * scale;
         fine &= finite(mixed[p]);
     }
-    const bool overflown = !every(fine);
+    const bool overflowed = !all_true(fine);
 
     for (int64_t slot = 0; slot < table.slots; slot++) {
         real* place = table.weights + slot * table.agents + at;
-        Lanes weight = overflown ? load(place, count) / (nobody ? all(1) : sum) : load(place, count) * scale;
+        Lanes weight = overflowed ? load(place, count) / (nobody ? all(1) : sum) : load(place, count) * scale;
         if (slot == 0) weight += nobody ? all(1) : Lanes{};
         store(place, weight, count);
     }
     // Shares of almost perfect models are huge, and their products may be too large where those of weights are not; and
     // one over the sum of tiny shares may be.
-    if (overflown)
+    if (overflowed)
         for (int p = 0; p < PARAMETERS; p++) {
             mixed[p] = Lanes{};
             for (int64_t slot = 0; slot < table.slots; slot++) {
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) void settle(
             }
         }
 
-    Which taken = load(table.normal + at, count) & ~nobody;
+    Mask taken = load(table.normal + at, count) & ~nobody;
     for (int p = 0; p < PARAMETERS; p++) taken &= finite(mixed[p]);
     for (int p = 0; p < PARAMETERS; p++)
         store(table.models.column(p) + at, taken ? mixed[p] : load(table.own.column(p) + at, count), count);
@@ -130,11 +130,11 @@ static void combine_table(const Table& table) {
         std::memset(sums.share, 0, sizeof sums.share);
         std::memset(sums.mixed, 0, sizeof sums.mixed);
         for (int64_t slot = 0; slot < table.slots; slot++) {
-            for (int here = 0; here < whole; here += LANES) listen(table, sums, slot, first + here, here, LANES);
-            if (whole < some) listen(table, sums, slot, first + whole, whole, some - whole);
+            for (int here = 0; here < whole; here += LANES) judge_slot(table, sums, slot, first + here, here, LANES);
+            if (whole < some) judge_slot(table, sums, slot, first + whole, whole, some - whole);
         }
-        for (int here = 0; here < whole; here += LANES) settle(table, sums, first + here, here, LANES);
-        if (whole < some) settle(table, sums, first + whole, whole, some - whole);
+        for (int here = 0; here < whole; here += LANES) finish_tile(table, sums, first + here, here, LANES);
+        if (whole < some) finish_tile(table, sums, first + whole, whole, some - whole);
     }
 }
 

@@ -10,7 +10,7 @@
 
 constexpr int LANES = 64 / sizeof(real);
 typedef real Lanes __attribute__((vector_size(64)));
-typedef word Which __attribute__((vector_size(64)));
+typedef word Mask __attribute__((vector_size(64)));
 typedef int32_t Senders __attribute__((vector_size(4 * LANES)));
 typedef uint8_t Flags __attribute__((vector_size(LANES)));
 
@@ -27,13 +27,13 @@ template <class Vector, class Number> static inline Vector load(const Number* fr
 
 static inline Lanes load(const real* from, int count) { return load<Lanes>(from, count); }
 
-static inline Which load(const bool* from, int count) {
-    return __builtin_convertvector(load<Flags>(reinterpret_cast<const uint8_t*>(from), count), Which) != 0;
+static inline Mask load(const bool* from, int count) {
+    return __builtin_convertvector(load<Flags>(reinterpret_cast<const uint8_t*>(from), count), Mask) != 0;
 }
 
 static inline void store(real* to, Lanes values, int count) { std::memcpy(to, &values, count * sizeof(real)); }
 
-static inline void store(bool* to, Which values, int count) {
+static inline void store(bool* to, Mask values, int count) {
     const Flags flags = __builtin_convertvector(values & 1, Flags);
     std::memcpy(to, &flags, count);
 }
@@ -48,12 +48,12 @@ static inline Lanes gather(const real* from, Senders who) {
 static inline Lanes larger(Lanes a, Lanes b) { return (a > b) | (a != a) ? a : b; }
 static inline Lanes smaller(Lanes a, Lanes b) { return (a < b) | (a != a) ? a : b; }
 static inline Lanes magnitude(Lanes a) { return a < 0 ? -a : a; }
-static inline bool every(Which which) {
+static inline bool all_true(Mask which) {
     word out = -1;
     for (int lane = 0; lane < LANES; lane++) out &= which[lane];
     return out;
 }
-static inline Which finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
+static inline Mask finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
 
 #define EACH(function)                                                               \
     static inline Lanes each_##function(Lanes a) {                                   \
