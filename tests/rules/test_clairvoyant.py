@@ -200,5 +200,5 @@ def test_held_out_data_can_be_the_truth() -> None:
 def test_a_task_that_only_watches_training_has_no_known_risk() -> None:
     data = [(torch.randn(6, 2), torch.randint(0, 2, (6,))) for _ in range(3)]
     task = Task.supervised(nn.Linear(2, 2), nn.functional.cross_entropy, data, batch=3, watch_training=True)
-    with pytest.raises(BadInput, match="nobody knows the true risk"):
+    with pytest.raises(BadInput, match="true risk of this task is not known"):
         simulate(task, rule=rules.best_in_hindsight(steps=1), rounds=1)

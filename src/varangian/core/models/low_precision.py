@@ -1,7 +1,7 @@
-"""Judging in a coarser number type, for hardware that multiplies such numbers several times as fast.
+"""Judging in a number type of lower precision, for hardware that is several times as fast with it.
 
-Only predictions are coarse. Their loss is taken, smoothed and compared in the run's own numbers, and nothing that
-an agent keeps is ever rounded.
+Only predictions are computed in low precision. Losses are computed, smoothed and compared in the number type of the
+run, and nothing that an agent keeps is rounded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True, eq=False)
 class LowPrecision:
-    """A network that judges in another number type than the one it learns in."""
+    """A network that judges in another number type than the one it trains in."""
 
     model: Stacked
     dtype: torch.dtype
 
     @staticmethod
     def of(model: Model, name: str) -> LowPrecision:
-        """`model` judging in the type named; only networks can."""
+        """`model`, judging in the named number type. Only networks can do this."""
         if name not in DTYPES:
-            raise unknown("type of number to judge in", name, DTYPES)
+            raise unknown("judge_dtype", name, DTYPES)
         if not isinstance(model, Stacked):
-            raise BadInput(f"only a network can judge in {name}, and this task's model is a formula; leave it out")
+            raise BadInput(f"only networks can judge in {name}, and this model is a formula; leave out judge_dtype")
         return LowPrecision(model, DTYPES[name])
 
     @property
@@ -49,7 +49,7 @@ class LowPrecision:
         return self.model.random
 
     def using(self, execution: Execution) -> LowPrecision:
-        """The same model with so many threads and so much memory."""
+        """The same model with the threads and the memory of `execution`."""
         return replace(self, model=self.model.using(execution))
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
