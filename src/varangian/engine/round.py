@@ -1,8 +1,8 @@
 """The round: start reading here.
 
-Every agent adapts its model on its own data (eq. 2), sends it, hears its neighbours' models (some of them lies), judges
-what it hears on its next sample, and combines what is worth it (eq. 3). All agents do so at once: their models are one
-matrix, one row per agent. `world.executor` computes the functions that are given to it; how is not said here.
+Every agent adapts its model on its own data (eq. 2) and sends it to its neighbours. It judges the models it hears, some
+from Byzantine agents, on its next sample, and combines the good ones (eq. 3). All agents do so at once: their models
+are one matrix, one row per agent. This page says what is computed; `world.executor` decides how.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def listen(
     optimiser: tuple[Tensor, ...],
     honest: HonestMessages,
 ) -> tuple[State, Seen]:
-    """The second half of a round, once all agents have adapted; `honest` is what they would say if all were honest."""
+    """The second half of a round, after all agents have adapted. `honest` is what honest agents would send."""
     wiring = world.wiring(state.round)
     memory = carried_over(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
     sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
@@ -54,9 +54,9 @@ def listen(
 
 
 def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Models, tuple[Tensor, ...]]:
-    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or what the optimiser makes of it; for some agents, or for all.
+    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or the step of another optimiser; for some agents, or for all.
 
-    A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
+    A step that does not lead to finite numbers is not taken: one overflow must not stop an agent for good.
     """
 
     def step(
@@ -90,7 +90,7 @@ def byzantine_messages(
     honest: HonestMessages,
     wiring: Wiring,
 ) -> tuple[ToAll | ToEach | None, Any]:
-    """What Byzantine agents send in place of their adapted models."""
+    """What Byzantine agents send instead of their adapted models."""
     if not len(world.byzantine):
         return None, state.attack
 
@@ -119,7 +119,7 @@ def byzantine_messages(
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next; agents without a new batch keep their last sample."""
+    """The sample to judge on now and to train on next. Agents without a new batch keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh

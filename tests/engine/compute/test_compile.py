@@ -164,13 +164,13 @@ def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
     task, graph, attack = NETWORKS[network]
     # Where all hear the same, it first looks whether all arrived.
     looks = isinstance(rule, rules.trimmed_mean) and network in ("complete", "trunk shared, changing graph")
-    with pytest.warns(UserWarning, match="as without compile: combined") if looks else nullcontext():
+    with pytest.warns(UserWarning, match="runs uncompiled: combined") if looks else nullcontext():
         agree(*both(task, graph, rule=rule, byzantine=2, attack=attack, rounds=8))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
-    with pytest.warns(UserWarning, match="as without compile: combined, loss_based"):
+    with pytest.warns(UserWarning, match="runs uncompiled: combined, loss_based"):
         agree(*both(softmax(), byzantine=2, attack=attacks.pulling(step=0.3)))
 
 
@@ -247,7 +247,7 @@ class counting:
     ],
 )
 def test_a_rule_that_cannot_be_compiled_runs_plainly_after_one_warning(looks: str, reason: str) -> None:
-    with pytest.warns(UserWarning, match=f"as without compile: combined, counting: .*{reason}") as warned:
+    with pytest.warns(UserWarning, match=f"runs uncompiled: combined, counting: .*{reason}") as warned:
         plain, compiled = both(small(), rule=counting(looks), byzantine=2)
     assert len([one for one in warned if "compile" in str(one.message)]) == 1
     agree(plain, compiled, tolerance=1e-15)
@@ -256,14 +256,14 @@ def test_a_rule_that_cannot_be_compiled_runs_plainly_after_one_warning(looks: st
 @pytest.mark.usefixtures("_traced_only")
 def test_training_that_draws_is_not_compiled() -> None:
     task = softmax(layers=nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)))
-    with pytest.warns(UserWarning, match=r"compile: step: it draws random numbers"):
+    with pytest.warns(UserWarning, match=r"uncompiled: step: it draws random numbers"):
         agree(*both(task, byzantine=1))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_long_functions_and_ever_new_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MAX_SHAPES", 2)
-    with pytest.warns(UserWarning, match="2 shapes are compiled"):
+    with pytest.warns(UserWarning, match="limit of 2 shapes"):
         agree(*both(softmax(), changing))
     monkeypatch.setattr(fused, "MAX_OPERATIONS", 5)
     with pytest.warns(UserWarning, match="more than 5 operations"):
@@ -293,7 +293,7 @@ def test_a_broken_compiler_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: lambda *given: [2 * v for v in graph(*given)])
     monkeypatch.setattr(fused, "_LOOPS", {})
-    with pytest.warns(UserWarning, match="compiled, it computes something else"):
+    with pytest.warns(UserWarning, match="the compiled function gives other results"):
         agree(*both(softmax(agents=5)), tolerance=0)
 
 

@@ -87,17 +87,17 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda a, b: a - a.mean(0), "picks or adds up agents"),
-        (lambda a, b: a[1:] + b[1:, None], "picks or adds up agents"),
+        (lambda a, b: a - a.mean(0), "selects or sums over agents"),
+        (lambda a, b: a[1:] + b[1:, None], "selects or sums over agents"),
         (lambda a, b: a.sort(1).values, "no C.. for aten.sort"),
         (lambda a, b: b**2.5, "no C.. for aten.pow"),
-        (lambda a, b: a[::2] + 1, "picks or adds up agents"),
-        (lambda a, b: a.sum(()), "picks or adds up agents"),
+        (lambda a, b: a[::2] + 1, "selects or sums over agents"),
+        (lambda a, b: a.sum(()), "selects or sums over agents"),
         (lambda a, b: a.sum(1, dtype=torch.float64), "with dtype"),
-        (lambda a, b: a if bool(b.sum() > 0) else -a, "cannot be followed"),
+        (lambda a, b: a if bool(b.sum() > 0) else -a, "cannot be traced"),
         (lambda a, b: a[None] + b[:, None], "before agents"),
         (lambda a, b: sum(a[:, k % 3] * k for k in range(500)), "more than 400 lines"),
-        (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it holds"),
+        (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it contains"),
     ],
 )
 def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
@@ -107,9 +107,9 @@ def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
 
 
 def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
-    with pytest.raises(Untranslatable, match="belongs to agents"):
+    with pytest.raises(Untranslatable, match="one row per agent"):
         agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
-    with pytest.raises(Untranslatable, match="several kinds"):
+    with pytest.raises(Untranslatable, match="several number types"):
         agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
     with pytest.raises(Untranslatable, match="no vectors of"):
         agent_loop(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
@@ -117,7 +117,7 @@ def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
 
 def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(Untranslatable, match="false refuses"):
+    with pytest.raises(Untranslatable, match="false failed"):
         build.library(torch.float32, "one more text", "each.cpp")
 
 

@@ -1,4 +1,4 @@
-"""Rounds in blocks that a processor's cache can hold, one thread per block."""
+"""An executor that works in blocks that fit into a processor's cache, one thread per block."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from varangian.engine.executor import Combined, CombinedNetwork, CombineTable, D
 from varangian.rules.base import Rule
 
 ROWS = 2**14
-"""How many agents make a block."""
+"""The number of agents in a block."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Works on many agents block by block where they have few parameters, and judges with `Fast`."""
+    """Works on agents block by block if there are many, and computes inboxes with `Fast`."""
 
     execution: Execution
 
@@ -82,5 +82,5 @@ def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
 
 
 def is_generated(stream: Stream) -> bool:
-    """Whether samples are computed from draws. Finite datasets are looked up: blocks and compilers gain nothing."""
+    """Whether samples are computed from draws. Finite datasets are only read, so blocks and compilers do not help."""
     return isinstance(stream, Divisible) and not isinstance(stream, Copyable)

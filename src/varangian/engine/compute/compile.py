@@ -1,9 +1,9 @@
-"""Rounds as compiled loops.
+"""An executor that compiles the functions of a round into loops.
 
-Written in whole-tensor operations, a small round is some eighty calls in which call overhead dominates, and a large one
-passes over its tables thirty times. Traced and given to torch's compiler (Inductor, which writes C++), each of a
-round's functions is one call of a few loops. A function is traced with tensors that hold no numbers. What decides by
-numbers in Python, or looks at the number of the round or at the truth, cannot be traced, and runs as it is written.
+In whole-tensor operations, a small round is about eighty calls, in which call overhead dominates. A large round passes
+over its tables thirty times. Here each function is traced and compiled by torch (Inductor, which writes C++). It then
+is one call with a few loops. Functions are traced with tensors that have shapes but no values. A function that branches
+on values in Python, or uses the number of the round or the truth, cannot be traced, and runs uncompiled.
 """
 
 from __future__ import annotations
@@ -40,39 +40,40 @@ from varangian.rules.base import Rule
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_SHAPES = 24
-"""How many shapes are compiled in a run; a graph that changes may bring new ones for ever."""
+"""The most sets of shapes to compile in a run. A graph that changes may always bring new ones."""
 MAX_OPERATIONS = 1000
-"""How many operations are worth compiling; models called one after another would take minutes, and gain nothing."""
+"""The most operations to compile in a function. Models called one after another would take minutes and gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """One function for one set of shapes: tensors in, tensors out, and how to put its result together again."""
+    """A function compiled for one set of shapes."""
 
     loops: Callable[..., Sequence[Tensor]]
+    """The compiled code: from tensors to tensors."""
     form: Any
-    """The result with empty tensors in it."""
+    """The structure of the result, with empty tensors in it."""
 
     def __call__(self, given: Sequence[Tensor]) -> Any:
         return _unflatten(self.form, iter(self.loops(*given)))
 
 
 class Compiled:
-    """Compiles the functions of a round at their first call for every set of shapes."""
+    """Compiles the functions of a round, at the first call for each set of shapes."""
 
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
         self.blocks = Blocks(execution)
         self._made: dict[Any, CompiledFunction] = {}
         self._about: dict[Any, tuple[object, ...]] = {}
-        """What the numbers in keys stand for, kept so that nothing else gets them."""
+        """The objects whose ids are in the keys. They stay alive here, so that no other object gets the same id."""
         self._plain: set[Any] = set()
         """Functions that could not be compiled."""
         self._kernels: dict[int, tuple[Rule[Any], Kernel | None]] = {}
         self._lock = threading.Lock()
 
     def per_agent(self, function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
-        # Few parameters are compiled as one loop over all agents; many are worked on block by block.
+        # With few parameters, compile one loop over all agents. With many, compile the function of one block.
         if parts[0].shape[1] <= FEW:
             return self.compiled(function, plain=partial(self.blocks.per_agent, function, whole=whole))(*parts)
         return self.blocks.per_agent(self.compiled(function), *parts, whole=whole)
@@ -92,7 +93,7 @@ class Compiled:
             return draw
 
         def compiled_draw(start: int, rounds: int) -> Sample:
-            # Where many are drawn, that is a good part of a round. Traced, the start holds no number.
+            # Drawing many numbers is a large part of a round. `start` is a tensor, so that tracing does not fix it.
             function = partial(_drawn, streams[0], draws[0], rounds, dtype)
             plain = partial(_drawn_uncompiled, draw, rounds)
             sample: Sample = self.compiled(function, streams[0], draws[0], rounds, plain=plain)(torch.tensor(start))
@@ -101,12 +102,16 @@ class Compiled:
         return compiled_draw
 
     def compiled(self, function: Function, *about: object, plain: Function | None = None) -> Function:
-        """A compiled function with the same results up to rounding.
+        """A compiled version of a function, with the same results up to rounding.
 
-        It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
-        computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
-        `plain` does the same in another way, such as block by block, where it is not compiled; what is compiled in
-        its place is called by one thread, and uses all there are.
+        The function takes and returns tensors, tuples of them, and inboxes. The first call for each set of shapes runs
+        it uncompiled, and compiles it for later calls.
+
+        Args:
+            function: What to compile.
+            about: Everything else that decides what the function computes.
+            plain: Computes the same in another way, such as block by block. It is used whenever the compiled function
+                is not. With `plain`, one thread calls the compiled function, which itself uses all threads.
 
         >>> Compiled(Execution()).compiled(torch.add)(torch.ones(2), torch.ones(2))
         tensor([2., 2.])
@@ -119,7 +124,7 @@ class Compiled:
         return cast(Function, partial(self._call, name, function, plain))
 
     def _call(self, name: Any, function: Callable[..., Any], plain: Callable[..., Any] | None, *parts: Any) -> Any:
-        if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
+        if torch.is_grad_enabled():  # compiled code cannot be differentiated
             return (plain or function)(*parts)
         leaves, rest = list[Tensor](), list[Any]()
         _flatten(parts, leaves, rest)
@@ -132,16 +137,16 @@ class Compiled:
             if key not in self._made and name not in self._plain and len(self._made) < MAX_SHAPES:
                 try:
                     if plain is not None:
-                        # Having run once, a function has made what it keeps for itself of real tensors.
+                        # Run it once before tracing, so that what it caches is made of real tensors.
                         function(*parts)
                     compiled = _compiled(function, parts, leaves, _Threads(self.execution.at_once, plain is None))
                     _check_alike(compiled(leaves), result)
                     self._made[key] = compiled
-                except Exception as error:  # what cannot be compiled must not end a run that can do without
+                except Exception as error:  # the run can go on uncompiled
                     self._plain.add(name)
                     _warn(function, self._about[name], error)
                 if len(self._made) == MAX_SHAPES:
-                    warnings.warn(f"{MAX_SHAPES} shapes are compiled; others run as without compile", stacklevel=2)
+                    warnings.warn(f"compiled the limit of {MAX_SHAPES} shapes; others run uncompiled", stacklevel=2)
         return result
 
     def _kernel(self, rule: Rule[Any], exchange: Exchange) -> Kernel | None:
@@ -159,17 +164,17 @@ def _drawn_uncompiled(draw: Drawer, rounds: int, start: Tensor) -> Sample:
 
 
 def check_compiler() -> None:
-    """Reject compiling without a C++ compiler."""
+    """Raise an error if there is no C++ compiler."""
     if shutil.which(compiler()) is None:
-        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave compile out")
+        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave out compile")
 
 
 class _Threads(NamedTuple):
-    """Who calls what is compiled."""
+    """How compiled code is called."""
 
     threads: int
     shared: bool
-    """Each thread calls it for itself, or one for all."""
+    """Whether several threads call it. Otherwise one thread calls it, and it uses all threads itself."""
 
 
 def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -178,27 +183,27 @@ def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
 
 
 def _check_alike(compiled: Any, plain: Any) -> None:
-    """Refuse what does not compute the same: all but a few numbers, since rounding may tip a decision."""
+    """Raise an error if the results differ. A few numbers may differ, since rounding can change a decision."""
     ours, theirs = list[Tensor](), list[Tensor]()
     _flatten((compiled,), ours, [])
     _flatten((plain,), theirs, [])
     for one, other in zip(ours, theirs, strict=True):
         near = 0.0 if not one.is_floating_point() else torch.finfo(one.dtype).eps ** 0.5
         if one.numel() and torch.isclose(one, other, near, near, equal_nan=True).double().mean() < 0.99:
-            raise RuntimeError("compiled, it computes something else")
+            raise RuntimeError("the compiled function gives other results")
 
 
 def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Exception) -> None:
     what = ", ".join((getattr(function, "__name__", "drawing samples"), *(type(part).__name__ for part in about[:1])))
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    warnings.warn(f"runs as without compile: {what}: {reason}", stacklevel=3)
+    warnings.warn(f"runs uncompiled: {what}: {reason}", stacklevel=3)
 
 
 def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> CompiledFunction:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     form: list[Any] = []
-    # None of them is another's memory: what happens to be the same now, as two samples are, need not be next time.
+    # Give every tensor its own memory: two tensors that are the same now, such as samples, may differ next time.
     given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) for leaf in leaves]
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -209,7 +214,7 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
         return leaves
 
     graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
-    # What holds tensors of its own is not told by its text alone.
+    # Graphs with tensors of their own cannot be identified by their code.
     text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
     key = (text, callers, torch.get_num_threads(), *_shapes(given))
     if key not in _LOOPS:
@@ -221,14 +226,14 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
 
 
 _LOOPS: dict[Any, Callable[..., Sequence[Tensor]]] = {}
-"""Compiled once in a process, however many runs of a sweep need it."""
+"""Compiled code of this process, shared by all runs of a sweep."""
 
 
 def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) -> Callable[..., Sequence[Tensor]]:
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
-    # Called from C++, loops let other threads run theirs meanwhile; but that takes twice as long to compile.
+    # With the C++ wrapper, threads can run their loops in parallel; but compiling takes twice as long.
     settings = {"size_asserts": False, "alignment_asserts": False, "compile_threads": 1}
     if callers.threads > 1:
         settings |= {"cpp_wrapper": True} if callers.shared else {"cpp.threads": callers.threads}
@@ -238,7 +243,7 @@ def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) 
 
 
 class _TracingLimits(TorchDispatchMode):
-    """Ends the tracing of what is not to be compiled."""
+    """Stops the tracing of functions that should not be compiled."""
 
     operations = 0
 
@@ -252,7 +257,7 @@ class _TracingLimits(TorchDispatchMode):
 
 
 def _flatten(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
-    """The tensors in some parts, and what else of them can differ within a run."""
+    """Collect the tensors of some parts, and everything else in them that can differ within a run."""
     for part in parts:
         if isinstance(part, Tensor):
             leaves.append(part)
@@ -271,7 +276,7 @@ def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
 
 
 def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
-    """The value with other tensors in place of its own."""
+    """The value with its tensors replaced."""
     if isinstance(value, Tensor):
         return next(leaves)
     if isinstance(value, tuple):
@@ -299,13 +304,16 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
 
 
 class _Hidden:
-    """What would be the same in all rounds were it compiled; whoever looks at it is not compiled."""
+    """Replaces values that change from round to round but would be constant in compiled code.
+
+    A function that uses such a value raises an error while it is traced, and then runs uncompiled.
+    """
 
     def __init__(self, what: str) -> None:
         self.__dict__["what"] = what
 
     def _refuse(self, *args: Any) -> NoReturn:
-        raise RuntimeError(f"it looks at {self.__dict__['what']}")
+        raise RuntimeError(f"it uses {self.__dict__['what']}")
 
     __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __index__ = _refuse
     __int__ = __float__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __and__ = _refuse
@@ -318,7 +326,7 @@ _NOTHING = torch.empty(0)
 def _nan_to_num(
     values: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """`torch.nan_to_num` by comparing many numbers at once; Inductor's asks each in turn whether it is nan."""
+    """`torch.nan_to_num` with vectorised comparisons. Inductor's version tests the numbers one by one."""
     if not values.is_floating_point():
         return values.clone()
     most = torch.finfo(values.dtype).max

@@ -1,4 +1,4 @@
-"""A function of each agent's own numbers as one loop over agents: what adapting is where models are formulas."""
+"""Functions of each agent's own numbers as one C++ loop over agents. Adapting a `Formula` is such a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from varangian.engine.compute.cpp.translate import Translation, Untranslatable, 
 
 @dataclass(frozen=True, eq=False)
 class AgentLoop:
-    """A function of tensors with a row an agent, for tensors laid out as those it was made for."""
+    """A compiled function of tensors with one row per agent. They must have the shapes and strides it was made for."""
 
     each: Callable[..., None]
     agents: int
@@ -26,7 +26,7 @@ class AgentLoop:
     results: Sequence[tuple[tuple[int, ...], torch.dtype]]
     execution: Execution
     as_stored: bool
-    """They lie column after column as they are given."""
+    """Whether the given tensors are already stored column by column."""
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
         matrices = given if self.as_stored else [stored_by_column(part) for part in given]
@@ -35,7 +35,7 @@ class AgentLoop:
 
         def work(first: int, last: int) -> object:
             self.each(first, last, self.steps, begin.buffer_info()[0])
-            # An interrupt may end the call while a thread still works: buffers stay alive until the threads return.
+            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
             return matrices, out
 
         threads = self.execution.at_once if self.agents > ROWS else 1
@@ -45,11 +45,11 @@ class AgentLoop:
 
 
 def agent_loop(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor], threads: int = 1) -> AgentLoop:
-    """The loop that computes a function of tensors like these; raises `Untranslatable` where it cannot be one."""
+    """Compile a function for tensors like the given ones. Raises `Untranslatable` if it cannot be one loop."""
     text = translated(function, given, names_of("a{}", given))
     kinds = {*(part.dtype for part in given), *text.dtypes} - {torch.bool}
     if len(kinds) != 1 or any(names.ndim > 2 for names in text.results):
-        raise Untranslatable("it has numbers of several kinds, or more than columns of them")
+        raise Untranslatable("it uses several number types, or returns tensors of more than two dimensions")
     agents = len(given[0])
     shapes = [(*names.shape[:0:-1], agents) for names in text.results]
     steps = [step_of(stored_by_column(part)) for part in given] + [agents] * len(shapes)

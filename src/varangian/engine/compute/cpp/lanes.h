@@ -1,5 +1,7 @@
-// Vectors of neighbouring agents, and what formulas need. Above this text stand `real` and `word`, a number and an
-// integer as wide. Matrices lie column after column, so that a vector is read from memory as it lies there.
+// Vectors of consecutive agents, and the functions that formulas need.
+//
+// The code that precedes this file defines `real`, the number type, and `word`, an integer type of the same size.
+// Matrices are stored column by column, so that a vector can be read from memory directly.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +20,7 @@ using limits = std::numeric_limits<real>;
 
 static inline Lanes all(real value) { return Lanes{} + value; }
 
-// Fewer than a vector at the end of a table; the compiler knows the number everywhere else.
+// `count` is less than a full vector only at the end of a table. Elsewhere it is a constant for the compiler.
 template <class Vector, class Number> static inline Vector load(const Number* from, int count) {
     Vector out{};
     std::memcpy(&out, from, count * sizeof(Number));
@@ -44,7 +46,7 @@ static inline Lanes gather(const real* from, Senders who) {
     return out;
 }
 
-// What is no number stays none, on either side.
+// If a or b is nan, so is the result.
 static inline Lanes larger(Lanes a, Lanes b) { return (a > b) | (a != a) ? a : b; }
 static inline Lanes smaller(Lanes a, Lanes b) { return (a < b) | (a != a) ? a : b; }
 static inline Lanes magnitude(Lanes a) { return a < 0 ? -a : a; }

@@ -1,7 +1,7 @@
-"""Functions of an agent's own numbers, spelled in C++: what they compute, number by number.
+"""Translates functions of an agent's own numbers into C++, number by number.
 
-A function is traced. Every operation in it is one of two kinds: it picks or arranges an agent's numbers, which is done
-here and leaves nothing to compute; or it computes, and becomes a line for every number.
+The function is traced. Its operations are of two kinds. Some only select or rearrange numbers: they are done here, and
+need no C++. The others compute, and become one line of C++ for every number.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, fx
 
 Names = np.ndarray[Any, Any]
-"""C++ names where a tensor has numbers; its first dimension, of agents, has one place."""
+"""An array of C++ names in the shape of a tensor. Its first dimension, that of agents, has size 1."""
 
 MAX_LINES = 400
-"""How many lines are worth it."""
+"""The most lines of C++ that are worth compiling."""
 
 
 class Untranslatable(ValueError):
-    """This function has something for which there is no C++ here."""
+    """Raised for a function that cannot be translated into C++ here."""
 
 
 class Translation(NamedTuple):
@@ -31,13 +31,13 @@ class Translation(NamedTuple):
 
     lines: list[str]
     results: list[Names]
-    """The names of what it returns …"""
+    """The names of its results …"""
     dtypes: list[torch.dtype]
-    """… and of which kind they are."""
+    """… and their types."""
 
 
 def translated(function: Callable[..., Any], given: Sequence[Tensor], names: Sequence[Names]) -> Translation:
-    """A function of some tensors with a row an agent, whose numbers have names.
+    """Translate a function of tensors with one row per agent; `names` are the C++ names of their numbers.
 
     >>> a, b = torch.ones(5, 2), torch.ones(5)
     >>> translated(lambda a, b: (a[:, 0] - b) ** 2, (a, b), names_of("x[{}]", (a, b))).lines
@@ -51,9 +51,9 @@ def translated(function: Callable[..., Any], given: Sequence[Tensor], names: Seq
         return _written(graph, len(given[0]), names)
     except Untranslatable:
         raise
-    except Exception as error:  # whatever somebody's function may do, such as to decide by a number
+    except Exception as error:  # a user's function may do anything, such as branch on a value
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
-        raise Untranslatable(f"it cannot be followed: {reason}") from error
+        raise Untranslatable(f"it cannot be traced: {reason}") from error
 
 
 def _written(graph: fx.Graph, agents: int, names: Sequence[Names]) -> Translation:
@@ -65,20 +65,20 @@ def _written(graph: fx.Graph, agents: int, names: Sequence[Names]) -> Translatio
             args, settings = fx.map_arg((node.args, node.kwargs), known.__getitem__)
             known[node] = writer.translate(node.target, *args, **settings)
         elif node.op != "output":
-            raise Untranslatable(f"it holds {node.target}")
+            raise Untranslatable(f"it contains {node.target}")
     last: Any = graph.output_node().args[0]
     returned = last if isinstance(last, list | tuple) else [last]
     return Translation(writer.lines, [known[node] for node in returned], [node.meta["val"].dtype for node in returned])
 
 
 def names_of(name: str, parts: Sequence[Tensor]) -> list[Names]:
-    """Names for the numbers that an agent has of every part, counted through.
+    """Names for the numbers of an agent in every part, with consecutive indices.
 
     >>> names_of("a{}", (torch.ones(5), torch.ones(5, 2)))
     [array(['a0'], dtype=object), array([['a1', 'a2']], dtype=object)]
     """
     if any(part.ndim == 0 or part.shape[0] != parts[0].shape[0] for part in parts):
-        raise Untranslatable("not all that it is given belongs to agents")
+        raise Untranslatable("not all of its inputs have one row per agent")
     ends = np.cumsum([part[0].numel() for part in parts])
     return [
         np.array([name.format(place) for place in range(end - part[0].numel(), end)], dtype=object).reshape(
@@ -89,14 +89,14 @@ def names_of(name: str, parts: Sequence[Tensor]) -> list[Names]:
 
 
 class _Writer:
-    """Lines of C++, and the names of what they computed."""
+    """Collects lines of C++. Its methods return the names of the results."""
 
     def __init__(self, agents: int) -> None:
         self.agents = agents
         self.lines: list[str] = []
 
     def translate(self, operation: Any, *args: Any, **settings: Any) -> Any:
-        if operation is torch.ops.aten.scalar_tensor.default:  # of whatever kind: what it is used with has one
+        if operation is torch.ops.aten.scalar_tensor.default:  # its type does not matter: other operands have one
             return _number(*args)
         if settings:
             raise Untranslatable(f"there is no C++ for {operation} with {', '.join(settings)}")
@@ -112,7 +112,7 @@ class _Writer:
         return self.each(text, *args)
 
     def each(self, text: str, *args: Any) -> Names:
-        """A line for every number, its operands in place of {0}, {1}, …"""
+        """One line for every number, with its operands in place of {0}, {1}, …"""
         operands = [arg if isinstance(arg, np.ndarray) else _number(arg) for arg in args]
         return np.asarray(np.frompyfunc(lambda *names: self.line(text.format(*names)), len(args), 1)(*operands))
 
@@ -123,7 +123,7 @@ class _Writer:
         return f"t{len(self.lines) - 1}"
 
     def reduced(self, text: str, values: Names, over: Sequence[int], keep: bool = False) -> Names:
-        places = [_inner_dim(values, dim) for dim in over] or [_inner_dim(values, 0)]  # none means all, of agents too
+        places = [_inner_dim(values, dim) for dim in over] or [_inner_dim(values, 0)]  # no dims means all: rejected
         moved = np.moveaxis(values, places, range(-len(places), 0))
         first, *rest = np.moveaxis(moved.reshape(*moved.shape[: -len(places)], -1), -1, 0)
         for more in rest:
@@ -147,15 +147,15 @@ class _Writer:
 
 
 def _inner_dim(values: Names, dim: int) -> int:
-    """A dimension of an agent's own numbers."""
+    """The dimension as a positive number. It must not be the first, that of agents."""
     if dim % values.ndim == 0:
-        raise Untranslatable("it picks or adds up agents")
+        raise Untranslatable("it selects or sums over agents")
     return dim % values.ndim
 
 
 def _number(value: object) -> Names:
     if not isinstance(value, int | float):
-        raise Untranslatable(f"{value} is no number")
+        raise Untranslatable(f"{value} is not a number")
     name = "limits::infinity()" if abs(value) == math.inf else "limits::quiet_NaN()" if value != value else abs(value)
     return np.array([f"all({'-' * (value < 0)}{name})"], dtype=object)
 
@@ -175,7 +175,7 @@ def _squeeze(values: Names, dims: int | Sequence[int]) -> Names:
 
 def _unsqueeze(values: Names, dim: int) -> Names:
     if dim % (values.ndim + 1) == 0:
-        raise Untranslatable("it puts something before agents")
+        raise Untranslatable("it adds a dimension before that of agents")
     return np.expand_dims(values, dim)
 
 
