@@ -1,4 +1,4 @@
-"""Draws have addresses: nothing but (seed, purpose, round, agent, column) changes one."""
+"""A draw depends on (seed, purpose, round, agent, column) and on nothing else."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_normal_draws_are_normal(dtype: torch.dtype, width: int) -> None:
     for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs(float(flat.pow(power).mean()) - moment) < 5 * (spread / n) ** 0.5
     assert abs(float((flat.abs() < 1).double().mean()) - 0.682689) < 5 * 0.5 / n**0.5
-    if width > 1:  # two numbers come from one word: they must not show it
+    if width > 1:  # two numbers come from one word, but must be independent
         product = values[..., 0].double() * values[..., 1].double()
         assert abs(float(product.mean())) < 5 / product.numel() ** 0.5
 

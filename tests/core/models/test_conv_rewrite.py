@@ -1,4 +1,4 @@
-"""A network in a cheaper order of work gives what the network gives."""
+"""Rewritten networks give the same results as the originals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_same_numbers_and_names(name: str) -> None:
             break
 
 
-def test_coarse_numbers_are_summed_in_finer_ones() -> None:
+def test_low_precision_is_summed_in_float32() -> None:
     layer = rewritten(cnn())[0]
     x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     exact, coarse = layer.unrolled(x), layer.bfloat16().unrolled(x.bfloat16())  # type: ignore[operator]

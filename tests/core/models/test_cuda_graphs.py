@@ -1,4 +1,4 @@
-"""On a GPU: what is recorded and graphed is what would have been computed."""
+"""CUDA graphs on a GPU: replayed passes give the same results as direct ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled rounds against plain ones: the same numbers, and a plain run wherever something cannot be compiled."""
+"""Compiled rounds against plain ones: the same numbers, and a plain run if something cannot be compiled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was traced, operation by operation: all that we do ourselves, without a compiler's seconds."""
+    """Run the traced graph operation by operation. This tests all of our own code without the time of a compiler."""
 
     def untranslatable(*args: Any) -> Any:
         raise Untranslatable
@@ -162,7 +162,7 @@ NETWORKS: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
     task, graph, attack = NETWORKS[network]
-    # Where all hear the same, it first looks whether all arrived.
+    # If all agents hear the same, the rule first tests whether all messages arrived, which cannot be traced.
     looks = isinstance(rule, rules.trimmed_mean) and network in ("complete", "trunk shared, changing graph")
     with pytest.warns(UserWarning, match="runs uncompiled: combined") if looks else nullcontext():
         agree(*both(task, graph, rule=rule, byzantine=2, attack=attack, rounds=8))
@@ -198,7 +198,7 @@ def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
     plain = [prepare([scene], [0], 0.2, DEFAULT).sample(round) for round in (3, 40)]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(2):  # what a first run leaves behind must be of use to a second
+        for _ in range(2):  # the second run uses what the first one compiled
             world = prepare([scene], [0], 0.2, Execution(compile=True))
             for _ in range(3):
                 drawn = [world.sample(round) for round in (3, 40)]
@@ -209,7 +209,7 @@ def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
 
 @dataclass(frozen=True)
 class counting:
-    """Averages, looking at something that only a plain run can show."""
+    """Averages, and uses something that compiled code cannot."""
 
     looks: str
 

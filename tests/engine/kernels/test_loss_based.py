@@ -1,4 +1,4 @@
-"""Loops in C++ against what they stand for: formulas against torch, and the paper's rule as it is written."""
+"""C++ loops against what they replace: formulas against torch, and the kernel against the paper's rule."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_spelled_function_is_the_function(name: str, dtype: torch.dtype) -> None:
+def test_a_translated_function_gives_the_same(name: str, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(0)
     for agents in (37, 16, 1):
         a, b = torch.randn(agents, 3, generator=draw, dtype=dtype), torch.randn(agents, generator=draw, dtype=dtype)
@@ -100,13 +100,13 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
         (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it contains"),
     ],
 )
-def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
+def test_an_untranslatable_function_gives_a_reason(function: Any, reason: str) -> None:
     given = torch.ones(5, 3), torch.ones(5)
     with pytest.raises(Untranslatable, match=reason):
         translated(function, given, names_of("a{}", given))
 
 
-def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
+def test_only_numbers_of_agents_of_one_type_are_translated() -> None:
     with pytest.raises(Untranslatable, match="one row per agent"):
         agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
     with pytest.raises(Untranslatable, match="several number types"):
@@ -128,7 +128,7 @@ def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varangian.engine.compute.cpp.build.Path.write_text", full)
     world = localized(12, torch.float32)
     with torch.no_grad(), pytest.warns(UserWarning, match="No space left on device"):
-        # Another formula than elsewhere in this file, so that it is not compiled already.
+        # A formula that is not used elsewhere in this file, so that it is not compiled already.
         assert loop_for(rules.loss_based(keep="all", smoothing=0.123), honest_exchange(world), DEFAULT) is None
 
 
@@ -156,14 +156,14 @@ def localized(agents: int, dtype: torch.dtype) -> World:
 
 
 def honest_exchange(world: World, state: State | None = None) -> Exchange:
-    """What agents exchange in the first round, or the next, if nobody lies."""
+    """What agents exchange in the next round without an attack."""
     state = state or begin(world, rules.loss_based(), attacks.silent())
     adapted, _ = adapt(world, state)
     return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), next_sample(world, state)[0])
 
 
 def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
-    """Every round once as it is written and once as a loop, from the same state."""
+    """Run every round with the rule itself and with the loop, from the same state."""
     compiled = replace(world, executor=Compiled(DEFAULT))
     with torch.no_grad():
         state = begin(world, rule, attack)
@@ -198,7 +198,7 @@ def test_the_loop_in_single_precision_and_beyond_one_tile() -> None:
 
 def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tensor) -> World:
     class Same:
-        """Everyone observes the same in every round."""
+        """All agents observe the same in every round."""
 
         def __init__(self) -> None:
             self.agents = agents
@@ -215,7 +215,7 @@ def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tenso
 
 
 def test_models_that_are_never_wrong_share_all_weight() -> None:
-    """Shares of 1e36 times parameters of 1e6 are more than a number can be; their mean is not."""
+    """Shares of 1e36 times parameters of 1e6 overflow; their mean does not."""
     start = torch.full((20, 2), 1e6)
     start[::2, 1] = 2e6
     world = world_of(
@@ -246,7 +246,7 @@ def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
 
 def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
     class like_it(rules.loss_based):
-        """May do anything else."""
+        """A subclass may compute something else."""
 
     with torch.no_grad():
         exchange = honest_exchange(localized(12, torch.float32))
@@ -257,7 +257,7 @@ def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
 
 
 def test_a_rule_of_ones_own_can_bring_a_kernel() -> None:
-    """It is used in compiled runs, and where nobody asks for gradients."""
+    """A kernel is used in compiled runs only, and only without gradients."""
 
     @dataclass(frozen=True)
     class keeping(rules.alone):
@@ -305,7 +305,7 @@ def test_phi_is_kept_as_the_rule_keeps_it() -> None:
 
 
 def test_agents_that_stand_apart_in_their_tables() -> None:
-    """A few hear all others and the rest hear two: they are in different tables, and not side by side."""
+    """A few agents hear all others, and the rest hear two. They are in different tables, and not consecutive."""
     agents = 600
     hubs = range(0, agents, 50)
     edges = [(sender, hub) for hub in hubs for sender in range(agents) if sender != hub]
@@ -320,7 +320,7 @@ def test_agents_that_stand_apart_in_their_tables() -> None:
 
 
 def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call ends while a thread has yet to begin: all that it was pointed to must still be there."""
+    """The call ends before a thread begins: all buffers that the thread uses must still exist."""
     held: list[Any] = []
 
     def interrupted(execution: Execution, function: Any, *parts: Any) -> None:

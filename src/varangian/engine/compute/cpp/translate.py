@@ -175,7 +175,7 @@ def _squeeze(values: Names, dims: int | Sequence[int]) -> Names:
 
 def _unsqueeze(values: Names, dim: int) -> Names:
     if dim % (values.ndim + 1) == 0:
-        raise Untranslatable("it adds a dimension before that of agents")
+        raise Untranslatable("it adds a dimension before agents")
     return np.expand_dims(values, dim)
 
 
