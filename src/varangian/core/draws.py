@@ -108,7 +108,18 @@ class Draws:
     def uniform_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "round agent width"]:
-        """`uniform` for the rounds start, start + 1, …: the same numbers with fewer operations."""
+        """`uniform` for several rounds: the same numbers with fewer operations.
+
+        Args:
+            purpose: A name. Draws with different names are independent.
+            start: The first round.
+            rounds: How many rounds.
+            width: How many numbers per agent.
+            dtype: The number type.
+
+        Returns:
+            A tensor of shape (round, agent, width).
+        """
         bits = self.bits(purpose, self._span(start, rounds), width)
         # Keep as many bits as the mantissa holds: with more, the result could round up to 1.
         keep = 24 if dtype == torch.float32 else 53
@@ -117,7 +128,18 @@ class Draws:
     def normal_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "round agent width"]:
-        """`normal` for the rounds start, start + 1, …, by the Box–Muller method: two numbers from one 64-bit word."""
+        """`normal` for several rounds, by the Box–Muller method: two numbers from one 64-bit word.
+
+        Args:
+            purpose: A name. Draws with different names are independent.
+            start: The first round.
+            rounds: How many rounds.
+            width: How many numbers per agent.
+            dtype: The number type.
+
+        Returns:
+            A tensor of shape (round, agent, width).
+        """
         bits = self.bits(purpose, self._span(start, rounds), (width + 1) // 2)
         bits = bits.mT if width <= FEW else bits  # in memory order
         high = _shifted(bits, 32).to(torch.float64).add_(0.5).mul_(2.0**-32).to(dtype)

@@ -119,7 +119,15 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
 
 
 def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int, options: RunOptions) -> str:
-    """A hash of everything that decides the numbers of a run. Only a run with the same hash can use a checkpoint."""
+    """A hash of everything that decides the numbers of a run. Only a run with the same hash can use a checkpoint.
+
+    Args:
+        world: The network. Its parameters, its first sample and its first graph count.
+        rule: How agents combine what they hear.
+        attack: What Byzantine agents send.
+        rounds: The number of rounds.
+        options: Only those that change results count.
+    """
     about: tuple[object, ...] = (
         rule,
         attack,

@@ -20,7 +20,15 @@ def initial_memory(rule: Rule[Any], wiring: Wiring, dtype: torch.dtype) -> list[
 
 
 def carried_over(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
-    """The memory of the rule for a new graph. What it knows about old neighbours is kept; new ones start blank."""
+    """The memory of the rule for a new graph. What it knows about old neighbours is kept; new ones start blank.
+
+    Args:
+        rule: The rule.
+        states: Its memory, one entry per table of the old graph.
+        old: The wiring of the old graph.
+        new: The wiring of the new graph.
+        dtype: The number type.
+    """
     if old is new:
         return states
     leaves = [tree_flatten(state)[0] for state in states]

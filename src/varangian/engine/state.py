@@ -56,7 +56,15 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
 
 
 def exchange_of(world: World, state: State, adapted: Models, delivered: Delivered, sample: Sample) -> Exchange:
-    """Everything the network needs to combine; `sample` is the next sample, on which agents judge."""
+    """Everything the network needs to combine models.
+
+    Args:
+        world: The network.
+        state: The state before the round.
+        adapted: The models after adapting.
+        delivered: The messages.
+        sample: The next sample, on which agents judge.
+    """
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),
