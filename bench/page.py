@@ -1,8 +1,7 @@
-"""Puts what was measured into the manual's pages on it: `python -m bench.page [--from results/performance]`.
+"""Updates the tables in the manual: `python -m bench.page [--from results/performance]`.
 
-In a page, a line `<!-- table cpu/roofline -->` is followed by the table of that CSV and `<!-- end -->`; what is in
-between is replaced. `<!-- far -->` is where the arithmetic for a hundred million agents goes. What was not measured
-keeps what it has.
+In a page, the text between `<!-- table cpu/roofline -->` and `<!-- end -->` is replaced by the table of that CSV file.
+`<!-- far -->` marks the place of the estimate for a hundred million agents. Tables without a CSV file stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from bench.timing import told
+from bench.timing import formatted
 
 PAGES = (Path("docs/performance.md"), Path("docs/cluster.md"))
 IMAGE = Path("docs/images/scaling.png")
@@ -22,11 +21,11 @@ IMAGE = Path("docs/images/scaling.png")
 def table(path: Path) -> str:
     """A CSV file as a Markdown table.
 
-    Numbers have three digits; columns of numbers are set to the right.
+    Numbers have three digits. Columns of numbers are aligned to the right.
     """
     with path.open(encoding="utf-8") as file:
         rows = list(csv.reader(file))
-    head, body = rows[0], [[told(_number(cell)) for cell in row] for row in rows[1:]]
+    head, body = rows[0], [[formatted(_number(cell)) for cell in row] for row in rows[1:]]
     numeric = [all(isinstance(_number(row[place]), float) for row in rows[1:]) for place in range(len(head))]
     lines = [head, ["--:" if right else "---" for right in numeric], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -40,7 +39,7 @@ def _number(cell: str) -> float | str:
 
 
 def far(folder: Path) -> str:
-    """What a hundred million agents would take, from the largest network that was measured."""
+    """An estimate for a hundred million agents, from the largest network that was measured."""
     with (folder / "cpu" / "scaling.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["sweep"] == "agents"]
     last = max(rows, key=lambda row: int(row["size"]))
@@ -51,13 +50,14 @@ def far(folder: Path) -> str:
     return " ".join(
         (
             f"With {agents:,} agents and {edges:,} edges a round takes {1e3 * seconds:.0f} ms,",
-            f"{1e9 * seconds / edges:.1f} ns an edge, and the run {mib / 1024:.2f} GiB,",
-            f"{mib * 2**20 / agents:,.0f} bytes an agent, most of it while the graph is made. Both grow in proportion.",
-            f"A hundred million agents with as many neighbours each have {edges * more:.2g} edges: a round would take",
-            f"{seconds * more:.0f} s on these two cores, 500 rounds {hours:.1f} hours, and the run {gib:,.0f} GiB, as",
-            "one large machine has. What a round itself holds, φ and its mass before and after, senders, weights, is",
-            f"some {edges * more * 29 / 2**30:,.0f} GiB of it. Where that is too much, the network must be cut into",
-            "parts that exchange only the models at their borders, of which agents that hear those near them have few.",
+            f"which is {1e9 * seconds / edges:.1f} ns per edge. The run needs {mib / 1024:.2f} GiB, or",
+            f"{mib * 2**20 / agents:,.0f} bytes per agent, most of it while the graph is made. Both grow linearly.",
+            f"A hundred million agents with as many neighbours each have {edges * more:.2g} edges. A round would take",
+            f"{seconds * more:.0f} s on these two cores, and 500 rounds {hours:.1f} hours. The run would need",
+            f"{gib:,.0f} GiB, which one large machine has. A round itself (φ and its mass before and after, senders,",
+            f"weights) needs about {edges * more * 29 / 2**30:,.0f} GiB of it. If that is too much, the network must",
+            "be split into parts that exchange only the models at their borders. If agents hear only agents near",
+            "them, these are few.",
         )
     )
 
@@ -70,7 +70,7 @@ def main() -> None:
     def fresh(found: re.Match[str]) -> str:
         path = folder / f"{found[1]}.csv"
         if not path.exists():
-            print(f"{path} is not there; its table stays as it is")
+            print(f"{path} does not exist; its table stays as it is")
             return found[0]
         return f"<!-- table {found[1]} -->\n{table(path)}\n<!-- end -->"
 

@@ -111,7 +111,7 @@ class Audience:
 def audience_of(view: View) -> Audience:
     wiring, nothing = view.wiring, view.adapted.new_empty(0, 0)
     tables, of_edge, before = list[Company](), [view.sender[:0]], 0
-    for table, lying, place in zip(wiring.tables, wiring.lying, wiring.places, strict=True):
+    for table, lying, place in zip(wiring.tables, wiring.from_byzantine, wiring.places, strict=True):
         hearing = torch.nonzero(lying.any(1))[:, 0]
         if not len(hearing):
             continue

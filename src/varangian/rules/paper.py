@@ -158,8 +158,8 @@ class loss_based:
     Limits: the losses are estimates. Where models are nearly equally good, noise decides who is kept. Early on, when
     the agent's own model is poor, a bland message such as zeros may pass the filter; `patient` waits for that to end.
 
-    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. No bound on the number
-    of Byzantine neighbours.
+    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. The
+    number of Byzantine neighbours is not bounded.
     Cost: One evaluation of the loss per neighbour, and |N_k| d operations.
 
     Example:
