@@ -55,7 +55,7 @@ def honest_majority(heard: Heard) -> Int[Tensor, " agent"]:
 
 
 def most_tolerated(f: float, slots: int) -> int:
-    """The largest result that `tolerated` can give for a table with this number of slots, whichever neighbours were heard.
+    """The largest result that `tolerated` can give for a table with this number of slots.
 
     >>> most_tolerated(0.2, slots=11), most_tolerated(3, slots=2)
     (2, 1)
