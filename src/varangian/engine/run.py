@@ -23,7 +23,7 @@ from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
 from varangian.engine.compute.memory import estimate
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
-from varangian.engine.options import RunOptions, RunSettings, takes_run_options
+from varangian.engine.options import RunOptions, RunSettings, option_fields, takes_run_options
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
@@ -87,7 +87,7 @@ def simulate(
     folder = None if checkpoint is None else Path(checkpoint)
     cluster = chosen(engine)
     if cluster is not None:
-        for name in ("compile", "memory", "threads"):
+        for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
                 raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
