@@ -190,7 +190,7 @@ def test_softmax_regression(rule: str, attack: str, graph: str) -> None:
 
 @pytest.mark.parametrize(("rule", "attack", "graph"), EVERY_RULE + EVERY_ATTACK)
 def test_small_cnn(rule: str, attack: str, graph: str) -> None:
-    agree(small_cnn(3), GRAPHS[graph](3), RULES[rule], ATTACKS[attack], [1])
+    agree(small_cnn(3), GRAPHS[graph](3), RULES[rule], ATTACKS[attack], [1], rounds=15)
 
 
 # Every special case of the engine ------------------------------------------------------------
