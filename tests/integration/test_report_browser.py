@@ -94,7 +94,7 @@ class Reader:
 
     def until(self, holds: str) -> None:
         """Wait until something holds. Playwright's own way evaluates text in the page, which its policy forbids."""
-        for _ in range(300):
+        for _ in range(3000):
             if self.page.evaluate(holds):
                 return
             self.page.wait_for_timeout(100)
