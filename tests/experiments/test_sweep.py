@@ -356,7 +356,7 @@ def test_nothing_cannot_be_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"byzantine": [11]}, "11 Byzantine agents"),
+        ({"byzantine": [11]}, "but is 11; the network has"),
         ({"byzantine": [3, (1, 2, 4)]}, "both 3 agents"),
         ({"byzantine": [0, 0.01]}, "both 0 agents"),
         ({"rules": ["alone", "averag"]}, "did you mean 'average'"),
