@@ -225,7 +225,7 @@ class late_liar:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"byzantine": 9}, "byzantine must be between 0 and 8, the number of agents, but is 9"),
+        ({"byzantine": 9}, "byzantine must be between 0 and 8, but is 9; the network has 8 agents"),
         ({"byzantine": -1}, "but is -1"),
         ({"byzantine": 1.5}, "share"),
         ({"byzantine": [8]}, "agent 8"),

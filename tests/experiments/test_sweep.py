@@ -295,7 +295,7 @@ def test_a_finished_cell_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"byzantine": [11]}, "11 Byzantine agents"),
+        ({"byzantine": [11]}, "but is 11; the network has"),
         ({"byzantine": [3, (1, 2, 4)]}, "both 3 agents"),
         ({"byzantine": [0, 0.01]}, "both 0 agents"),
         ({"rules": ["alone", "averag"]}, "did you mean 'average'"),

@@ -233,5 +233,5 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> No
 
 def test_a_part_of_what_is_no_batch() -> None:
     task = target_localization(agents=6).scene(0).task
-    with pytest.raises(BadInput, match="only tasks with batches"):
+    with pytest.raises(BadInput, match="this task has no batches"):
         weights_of(task, Graph.complete(6), rules.sparing(part=0.5), attacks.silent(), 1)

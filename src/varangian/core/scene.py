@@ -41,7 +41,7 @@ def choose_byzantine(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Te
         raise BadInput(f"a share of Byzantine agents must be at least 0 and below 1, but byzantine is {byzantine}")
     count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
     if not 0 <= count <= agents:
-        raise BadInput(f"byzantine must be between 0 and {agents}, the number of agents, but is {count}")
+        raise BadInput(f"byzantine must be between 0 and {agents}, but is {count}; the network has {agents} agents")
     return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values
 
 
