@@ -70,7 +70,8 @@ def connected(page: Path, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     run_in_order((str(page), block) for block in blocks(page, "python"))
 
 
