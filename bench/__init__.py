@@ -1,1 +1,1 @@
-"""Measurements, always as ratios within one run: `make bench`."""
+"""Benchmarks. They compare ratios within one run: `make bench`."""

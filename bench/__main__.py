@@ -1,6 +1,6 @@
-"""Measurements, always as ratios within one run: `python -m bench [--device cuda] [--quick] [--out DIR] [SUBJECT…]`.
+"""Benchmarks, as ratios within one run: `python -m bench [--device cuda] [--quick] [--out DIR] [SUBJECT…]`.
 
-Subjects: roofline (what a round takes against the least it could), targets (what the engine is held to), loops (the
+Subjects: roofline (the time of a round against a lower bound), targets (performance targets of the engine), loops (the
 engine against plain loops) and peers (ByzFL and ByzPy). Prints tables and writes them as CSV.
 """
 
@@ -16,7 +16,7 @@ SUBJECTS = {"cpu": ("roofline", "targets", "loops", "peers"), "cuda": ("roofline
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("subject", nargs="*", help="which to measure; all unless given")
+    parser.add_argument("subject", nargs="*", help="what to measure; by default everything")
     parser.add_argument("--device", choices=list(SUBJECTS), default="cpu")
     parser.add_argument("--quick", action="store_true", help="smaller networks, a minute in all")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="where to write the tables")
@@ -31,12 +31,12 @@ def main() -> None:
     if "roofline" in subjects:
         from bench import roofline
 
-        show(roofline.rows(found, asked.quick), "A round of loss-based against its least", out / "roofline.csv")
+        show(roofline.rows(found, asked.quick), "A round of loss-based against its lower bound", out / "roofline.csv")
     if "targets" in subjects:
         from bench import targets
 
-        told = targets.on_cpu(asked.quick) if asked.device == "cpu" else targets.on_gpu(asked.quick)
-        show(list(told), "What the engine is held to", out / "targets.csv")
+        found_targets = targets.on_cpu(asked.quick) if asked.device == "cpu" else targets.on_gpu(asked.quick)
+        show(list(found_targets), "Performance targets", out / "targets.csv")
     if "loops" in subjects:
         from bench import loops
 
@@ -44,7 +44,7 @@ def main() -> None:
     if "peers" in subjects:
         from bench import peers
 
-        show(peers.rows(), "A round of ours against a round of theirs", out / "peers.csv")
+        show(peers.rows(), "A round of Varangian against a round of ByzFL and ByzPy", out / "peers.csv")
 
 
 if __name__ == "__main__":

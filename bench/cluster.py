@@ -1,8 +1,8 @@
-"""One network over the shards of a Ray cluster on this machine, against one process: `python -m bench.cluster`.
+"""One network on the shards of a Ray cluster on this machine, against one process: `python -m bench.cluster`.
 
-Where a round's seconds go (adapt, exchange, judge, combine, as the shards measure them) and how long it takes for
-whoever asks for it. Cores are shared out among shards. In one process, with all cores, the same code plays the only
-part there is, with nothing to exchange.
+Measures how the time of a round is divided (adapt, exchange, judge and combine, as the shards measure them), and how
+long a round takes for the caller. The shards share the cores. For comparison, the same code runs the network as a
+single part in one process, with all cores and with nothing to exchange.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def rows(load: Load) -> list[Row]:
         seconds, spent = _here(parts[0], orders, load.rounds) if not shards else _there(parts, orders, load.rounds)
         about = {"workload": load.name, "engine": f"ray, {shards} shards" if shards else "in process"}
         stages = {f"{stage} ms": 1e3 * getattr(spent, stage) for stage in STAGES}
-        told = sum(len(rows) for part in parts for rows in part.to) * scene.task.model.shared * 4
+        expected = sum(len(rows) for part in parts for rows in part.to) * scene.task.model.shared * 4
         share = spent.exchange / (spent.adapt + spent.exchange + spent.judge + spent.combine)
         crossed = {
             "KB told": spent.bytes / 1e3,
-            "of cut senders × parameters × 4": spent.bytes / told if told else None,
+            "of cut senders × parameters × 4": spent.bytes / expected if expected else None,
         }
         out.append({**about, "round ms": 1e3 * seconds, **stages, "exchange share": share, **crossed})
-        print(f"{load.name}, {about['engine']}: {1e3 * seconds:.3g} ms a round", flush=True)
+        print(f"{load.name}, {about['engine']}: {1e3 * seconds:.3g} ms per round", flush=True)
     return out
 
 
@@ -104,10 +104,10 @@ def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, S
 
 
 def _since(before: Sequence[tuple[float, ...]], after: Sequence[Spent], rounds: int) -> Spent:
-    """A round's seconds, averaged over shards, and bytes, summed over them."""
+    """The seconds of a round, averaged over shards, and its bytes, summed over shards."""
     grown = [[b - a for a, b in zip(x, astuple(y), strict=True)] for x, y in zip(before, after, strict=True)]
-    *seconds, told, _ = (sum(column) / rounds for column in zip(*grown, strict=True))
-    return Spent(*(stage / len(after) for stage in seconds), bytes=round(told))
+    *seconds, sent, _ = (sum(column) / rounds for column in zip(*grown, strict=True))
+    return Spent(*(stage / len(after) for stage in seconds), bytes=round(sent))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Judging less than everything: what it saves and what it costs in learning: `python -m bench.less [--device cuda]`.
+"""What judging less saves in time and costs in accuracy: `python -m bench.less [--device cuda]`.
 
-`quality.csv` has runs of a study with each way of sparing (human activity on a CPU, digits on a GPU); `cost.csv` the
-time of a round, on dense and on sparse networks, against `loss-based` in the same run; `coarse.csv` how often judging
-in bfloat16 keeps the same neighbours.
+- `quality.csv`: the accuracy of a study with each variant of `sparing` (human activity on a CPU, digits on a GPU).
+- `cost.csv`: the time of a round, on dense and on sparse networks, against `loss-based` in the same run.
+- `coarse.csv`: how often judging in bfloat16 keeps the same neighbours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WAYS: dict[str, Any] = {
 
 
 def quality(study: Study, byzantine: int, rounds: int, seeds: int, device: str) -> list[Row]:
-    """Accuracy of normal agents after so many rounds."""
+    """The accuracy of normal agents after `rounds` rounds."""
     out: list[Row] = []
     for name, rule in WAYS.items():
         attack = study.attacks[0]
@@ -51,17 +51,20 @@ def quality(study: Study, byzantine: int, rounds: int, seeds: int, device: str) 
             study, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, seeds=seeds, device=device
         )
         accuracy, loss = final(result, "accuracy"), final(result, "test_loss")
-        told = {"accuracy, mean": float(accuracy.mean()), "accuracy, worst": float(accuracy.min("agent").mean())}
+        reached = {"accuracy, mean": float(accuracy.mean()), "accuracy, worst": float(accuracy.min("agent").mean())}
         seconds = float(result["seconds"].mean())
-        out.append({"study": study.name, "byzantine": byzantine, "way": name, **told, "test loss": float(loss.mean())})
-        print(
-            f"{study.name}, {byzantine} Byzantine, {name}: {told['accuracy, mean']:.4f} in {seconds:.1f} s", flush=True
-        )
+        about = {"study": study.name, "byzantine": byzantine, "way": name}
+        out.append({**about, **reached, "test loss": float(loss.mean())})
+        mean = reached["accuracy, mean"]
+        print(f"{study.name}, {byzantine} Byzantine, {name}: {mean:.4f} in {seconds:.1f} s", flush=True)
     return out
 
 
 def cost(load: Workload, seconds: float) -> list[Row]:
-    """Milliseconds a round, averaged over what a way of sparing does in several, after as many to get going."""
+    """Milliseconds per round, averaged over 20 rounds, since `sparing` does not do the same in every round.
+
+    As many rounds run first as a warm-up.
+    """
     rounds = 20
     with_rules = {name: rule for name, rule in WAYS.items() if name != "alone"}
     playing = {name: load.rounds(rule) for name, rule in with_rules.items()}
@@ -82,7 +85,7 @@ def cost(load: Workload, seconds: float) -> list[Row]:
 
 
 def same_neighbours(study: Study, byzantine: int, rounds: int, device: str) -> Row:
-    """In how many decisions of normal agents judging in bfloat16 keeps the same neighbours, along one exact run."""
+    """The share of decisions of normal agents in which judging in bfloat16 keeps the same neighbours."""
     scene, rule, attack = study.scene(0), rules.loss_based(), study.attacks[0]
     worlds = [
         prepare([scene], [0], byzantine, Execution(torch.device(device)), torch.float32, kind)
@@ -93,7 +96,7 @@ def same_neighbours(study: Study, byzantine: int, rounds: int, device: str) -> R
     same = decided = 0
     with torch.no_grad():
         for _ in range(rounds):
-            # Models come from the exact run, so that single decisions are compared; what is remembered is each one's.
+            # Both use the models of the exact run, so that single decisions are compared. Each has its own memory.
             coarse = exact._replace(rule=coarse.rule)
             exact, seen = play_round(worlds[0], rule, attack, exact)
             coarse, also = play_round(worlds[1], rule, attack, coarse)
@@ -120,14 +123,18 @@ def main() -> None:
         loads = [(convolutional(agents, "cuda"), 1.0) for agents in ((10,) if asked.quick else (10, 100))]
     else:
         loads = [(convolutional(10), 1.0), (softmax(100), 5.0), (softmax(1000, 20), 5.0)][asked.quick :]
-    show([row for load, seconds in loads for row in cost(load, seconds)], "What sparing saves", out / "cost.csv")
+    show(
+        [row for load, seconds in loads for row in cost(load, seconds)],
+        "The time of a round with sparing",
+        out / "cost.csv",
+    )
     kept = [
         same_neighbours(studies.digits(), count, rounds if asked.device == "cuda" else 20, asked.device)
         for count in (0, 2)
     ]
-    show(kept, "The same neighbours in bfloat16", out / "coarse.csv")
+    show(kept, "How often bfloat16 keeps the same neighbours", out / "coarse.csv")
     measured = [row for count in counts for row in quality(study, count, rounds, seeds, asked.device)]
-    show(measured, "What sparing costs", out / "quality.csv")
+    show(measured, "Accuracy with sparing", out / "quality.csv")
 
 
 if __name__ == "__main__":

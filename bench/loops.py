@@ -1,6 +1,6 @@
 """Rounds of the engine against the plain loops of `tests/helpers/reference.py`, on one thread.
 
-The engine runs in float32, as it comes, recording included; the loops in float64, which is all they know.
+The engine runs in float32, its default, and also records metrics. The loops run in float64, their only type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES: dict[str, Any] = {
 
 
 def rows() -> list[Row]:
-    """Every problem × every rule: rounds per second of both, and their ratio."""
+    """For every problem and every rule: the rounds per second of both, and their ratio."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     loads = [(localization(100), 1), (localization(100, seeds=32), 32), (softmax(30), 1), (convolutional(10), 1)]

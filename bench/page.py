@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.timing import told
+from bench.timing import formatted
 
 PAGES = (Path("docs/performance.md"), Path("docs/performance-details.md"), Path("docs/cluster.md"))
 IMAGE = Path("docs/images/scaling.png")
@@ -31,7 +31,7 @@ def table(path: Path, columns: Sequence[str] = ()) -> str:
         raise SystemExit(f"{path} has no column {', '.join(sorted(unknown))}; it has {', '.join(rows[0])}")
     places = [rows[0].index(name) for name in columns or rows[0]]
     rows = [[row[place] for place in places] for row in rows]
-    head, body = rows[0], [[told(_number(cell)) for cell in row] for row in rows[1:]]
+    head, body = rows[0], [[formatted(_number(cell)) for cell in row] for row in rows[1:]]
     numeric = [all(isinstance(_number(row[place]), float) for row in rows[1:]) for place in range(len(head))]
     lines = [head, ["--:" if right else "---" for right in numeric], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

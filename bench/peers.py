@@ -1,13 +1,13 @@
-"""A round of ours against a round of ByzFL's and of ByzPy's own training loop: same network, batch and workers.
+"""A round of Varangian against a round of ByzFL and of ByzPy, with their own training loops on the same workload.
 
-Theirs compute everybody's gradient and a robust mean of them, for one model on a server. Neither has a rule that looks
-at losses, so the nearest stands for it: ByzFL's trimmed mean, and ByzPy's Multi-Krum, since its own server fails with
-its trimmed mean. Ours keep a model for every agent. `trimmed-mean` is like against like; `loss-based` also tries every
-model on everybody's batch, which neither of them does.
+Their rounds compute the gradient of every worker and a robust mean of these, for one model on a server. Neither library
+has a rule that uses losses. The nearest rules stand in for it: ByzFL's trimmed mean, and ByzPy's Multi-Krum, since
+ByzPy's server fails with its own trimmed mean. Our rounds keep a model for every agent. `trimmed-mean` compares like
+with like. `loss-based` also judges every model on every agent's batch, which neither of them does.
 
-All run on one thread and on all there are, and the faster counts; for a small network the engine takes one by itself,
-since the others may be busy, and more with `threads`. Small rounds are played several in a row, as in a run, since one
-round of somebody else's leaves little of the models in the cache.
+All run on one thread and on all threads, and the faster result counts. (By default the engine uses one thread for a
+small network, since other cores may be busy; `threads` changes this.) Small rounds run several times in a row, as in a
+real run: a round of another library in between would remove the models from the cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Round = Callable[[], object]
 
 
 def rows() -> list[Row]:
-    """Milliseconds a round of each, and how much faster ours is."""
+    """The milliseconds per round of each, and how much faster ours is."""
     most, out = torch.get_num_threads(), list[Row]()
     for workload, make, shape, labels, agents, batch in (
         ("softmax, 561 × 6, 30 workers, batch 10", lambda: nn.Linear(561, 6), (561,), 6, 30, 10),
@@ -53,7 +53,7 @@ def rows() -> list[Row]:
         times = 1 if make is cnn else 8
         data = [(torch.rand(2 * batch, *shape), torch.randint(0, labels, (2 * batch,))) for _ in range(agents)]
         rule_of = {"trimmed-mean": rules.trimmed_mean(f=agents // 5), "loss-based": rules.loss_based()}
-        if make is not cnn:  # whose passes are too many operations to be compiled
+        if make is not cnn:  # the CNN has too many operations to be compiled
             rule_of |= {f"{name}, compiled": rule for name, rule in rule_of.items()}
         ours = [
             _ours(make, data, batch, rule, "compiled" in name, threads)
@@ -61,12 +61,12 @@ def rows() -> list[Row]:
             for threads in (1, most)
         ]
         lines: list[Row] = [{"workload": workload, "our rule": name, "ours, ms": math.inf} for name in rule_of]
-        # One peer after the other, for the threads of one would disturb the other's.
+        # Measure one library after the other: their threads would disturb each other.
         for peer, loop in (("byzfl", _byzfl), ("byzpy", _byzpy)):
             try:
                 play = loop(make, data, batch, agents // 5)
             except ImportError as error:
-                print(f"{peer} is left out: {error}")
+                print(f"{peer} is skipped: {error}")
                 continue
             plays = [*((play, threads) for threads in (1, most)), *((play, most) for play in ours)]
             found = best_each([_in_a_row(play, times, threads) for play, threads in plays], 16.0)
@@ -80,7 +80,7 @@ def rows() -> list[Row]:
 
 
 def _in_a_row(play: Round, times: int, threads: int) -> Round:
-    """So many rounds one after another, with so many threads."""
+    """A function that runs `times` rounds one after another, with `threads` threads."""
 
     def several() -> None:
         torch.set_num_threads(threads)
@@ -105,12 +105,12 @@ def _ours(make: Callable[[], nn.Module], data: Data, batch: int, rule: Any, comp
         state, _ = play_round(world, rule, attack, state)
         torch.set_num_threads(before)
 
-    play()  # which compiles
+    play()  # the first round compiles
     return play
 
 
 def _byzfl(make: Callable[[], nn.Module], data: Data, batch: int, f: int) -> Round:
-    """The loop of its own `start_training`, without evaluation."""
+    """The loop of ByzFL's `start_training`, without evaluation."""
     robust_peers.byzfl()
     framework = importlib.import_module("byzfl.fed_framework")
     importlib.import_module("byzfl.fed_framework.models").measured = make
@@ -140,8 +140,10 @@ def _byzfl(make: Callable[[], nn.Module], data: Data, batch: int, f: int) -> Rou
 
 
 def _byzpy(make: Callable[[], nn.Module], data: Data, batch: int, f: int) -> Round:
-    """Its parameter server with a thread for every node, and a pool of two for the rule, without which it fails; its
-    peer-to-peer loop sleeps a tenth of a second in every round."""
+    """ByzPy's parameter server, with one thread per node and a pool of two threads for the rule.
+
+    It fails without the pool. Its peer-to-peer loop is not used, because it sleeps for 0.1 seconds in every round.
+    """
     base = robust_peers.byzpy("engine.node.base")
     actors = robust_peers.byzpy("engine.node.actors")
     backend = robust_peers.byzpy("engine.actor.backends.thread").ThreadActorBackend

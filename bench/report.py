@@ -1,7 +1,7 @@
-"""How long the report of a large run takes to make, and how large it is: `python -m bench.report`.
+"""How long it takes to make the report of a large run, and how large the report is: `python -m bench.report`.
 
-The run is made up, and nothing in it repeats, so that no real one of its shape packs worse: 100 agents of ten
-neighbours × 500 rounds × 5 rules × 3 scenarios × 5 seeds, five metrics, weights at 25 rounds.
+The run is made up: 100 agents with ten neighbours × 500 rounds × 5 rules × 3 scenarios × 5 seeds, five metrics, weights
+at 25 rounds. Its numbers are random, so that no real run of this shape compresses worse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SNAPSHOTS = (1, 2, 4, 8, 16, *range(25, 501, 25))
 
 
 def made_up(seed: int = 0) -> xr.Dataset:
-    """Metrics of the shape of a sweep's."""
+    """Random metrics in the shape of those of a sweep."""
     draw = np.random.default_rng(seed)
     cells = [(rule, count) for count in BYZANTINE for rule in RULES]
     decay = 100 * np.exp(-np.arange(ROUNDS) / 100)[:, None]
@@ -39,8 +39,8 @@ def made_up(seed: int = 0) -> xr.Dataset:
     others = draw.integers(0, AGENTS, (SEEDS, AGENTS, SLOTS))
     others[:, :, 0] = np.arange(AGENTS)
     data["sender"] = (("seed", "agent", "slot"), others)
-    lying = np.arange(AGENTS) < np.array([count for _, count in cells])[:, None, None]
-    data["byzantine_agent"] = (("cell", "seed", "agent"), np.broadcast_to(lying, (len(cells), SEEDS, AGENTS)))
+    byzantine = np.arange(AGENTS) < np.array([count for _, count in cells])[:, None, None]
+    data["byzantine_agent"] = (("cell", "seed", "agent"), np.broadcast_to(byzantine, (len(cells), SEEDS, AGENTS)))
     data["group"] = (("seed", "agent"), np.broadcast_to(np.arange(AGENTS) % 4, (SEEDS, AGENTS)))
     data["position"] = (("seed", "agent", "axis"), draw.random((SEEDS, AGENTS, 2)))
     data["seconds"] = (("cell", "seed"), np.ones((len(cells), SEEDS)))

@@ -1,8 +1,9 @@
-"""Robust functions against those of ByzFL and ByzPy, in one run: `python -m bench.robust [--quick] [--csv FILE]`.
+"""Our robust functions against those of ByzFL and ByzPy, in one run: `python -m bench.robust [--quick] [--csv FILE]`.
 
-Milliseconds a call, the best of several, all on the same threads. Each gets what it likes best: we and ByzFL a stacked
-tensor, ByzPy a list of vectors. Memory is the peak of the process above what it held before the call, as a multiple of
-the input, where that is large enough to tell. A ratio above one says that we are faster.
+Times are milliseconds per call, the best of several, on the same number of threads. Each library gets its preferred
+input: ours and ByzFL a stacked tensor, ByzPy a list of vectors. Memory is the peak of the process above what it held
+before the call, as a multiple of the input; it is measured for large inputs only. A ratio above one means that our
+function is faster.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 import robust_peers
 
 Call = Callable[[Tensor, list[Tensor]], object]
-"""From the same vectors as a stack and as a list."""
+"""A function of the same vectors as a stack and as a list."""
 
 LARGEST = 8 * 2**30
-"""Bytes a peer may ask for; ByzFL's mixing wants n (n − f) d numbers at once."""
+"""The most bytes that a call of another library may need. ByzFL's mixing holds n (n − f) d numbers at once."""
 TELLING = 8 * 2**20
-"""Bytes of input below which the peak of a process says nothing."""
+"""The size of the input, in bytes, from which the peak memory of the process is meaningful."""
 
 
 def calls(n: int, d: int) -> Iterator[tuple[str, Call, dict[str, Call]]]:
-    """Each function of ours, and what the peers have for it."""
+    """Each of our functions, and the corresponding functions of the other libraries."""
     fl = robust_peers.byzfl()
     column = robust_peers.byzpy("aggregators.coordinate_wise")
     geometric = robust_peers.byzpy("aggregators.geometric_wise")
@@ -74,7 +75,7 @@ def calls(n: int, d: int) -> Iterator[tuple[str, Call, dict[str, Call]]]:
         "centred_clipping",
         lambda x, _: robust.centred_clipping(x, radius, zero),
         {
-            # It remembers its last result, so that only a new one starts from zero.
+            # ByzFL's object remembers its last result; a new object starts from zero.
             "byzfl": lambda x, _: fl.CenteredClipping(tau=radius)(x),
             "byzpy": lambda _, rows: norm.CenteredClipping(c_tau=radius, M=1, init="zero").aggregate(rows),
         },
@@ -92,9 +93,10 @@ def calls(n: int, d: int) -> Iterator[tuple[str, Call, dict[str, Call]]]:
 
 
 def measure(call: Callable[[], object], size: int, enough: float = 0.4) -> tuple[float, float]:
-    """Milliseconds, the best of as many calls as fit in a while, three at least; and the memory of the first call.
+    """The best time of several calls in milliseconds, and the memory of the first call.
 
-    The first only warms up, unless it was so slow that there is no second.
+    There are at least three calls, and more while they take less than `enough` seconds in all. The first call is a
+    warm-up. If it takes too long, it is the only one, and counts.
     """
     spans: list[float] = []
     memory = peak(lambda: spans.append(_seconds(call)), size)
@@ -113,7 +115,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def peak(call: Callable[[], object], size: int) -> float:
-    """The most the process held during a call above what it held before, as a multiple of `size`; nan if unknown."""
+    """The peak memory during a call above that before the call, as a multiple of `size`; nan if unknown."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if size < TELLING or not reset.exists():
         call()
@@ -137,7 +139,7 @@ def rows(ns: list[int], ds: list[int]) -> Iterator[dict[str, Any]]:
 
 
 def cells(x: Tensor) -> Iterator[dict[str, Any]]:
-    """Every function and every peer on the same vectors."""
+    """The rows for every function and every library, on the same vectors."""
     vectors = [row.clone() for row in x]
     size = x.numel() * x.element_size()
 
@@ -160,9 +162,9 @@ def cells(x: Tensor) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="without the largest")
+    parser.add_argument("--quick", action="store_true", help="skip the largest sizes")
     parser.add_argument("--csv", type=Path, default=Path("runs/robust.csv"), help="where to write the table")
-    parser.add_argument("--threads", type=int, default=1, help="how many, for everyone")
+    parser.add_argument("--threads", type=int, default=1, help="the number of threads, for all libraries")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     ns, ds = ([10, 30], [10**4, 10**5]) if chosen.quick else ([10, 30, 100], [10**4, 10**5, 10**6])
@@ -180,8 +182,8 @@ def main() -> None:
     typical = math.exp(sum(map(math.log, ratios)) / len(ratios))
     least = min(measured, key=lambda row: row["ratio"])
     most = max((row["our memory ×"] for row in measured if not math.isnan(row["our memory ×"])), default=math.nan)
-    print(f"Geometric mean of {len(ratios)} ratios: {typical:.2f}; most of our memory: {most:.2f}× the input")
-    print("Least: {ratio:.2f} ({function}, n={n}, d={d}, {peer})".format(**least))
+    print(f"Geometric mean of {len(ratios)} ratios: {typical:.2f}; our largest memory: {most:.2f}× the input")
+    print("Smallest ratio: {ratio:.2f} ({function}, n={n}, d={d}, {peer})".format(**least))
     chosen.csv.parent.mkdir(parents=True, exist_ok=True)
     with chosen.csv.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(measured[0]))

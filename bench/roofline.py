@@ -1,4 +1,4 @@
-"""Rounds of the paper's rule against the least they could take: counted operations and bytes at measured rates."""
+"""The time of a round of the paper's rule against a lower bound: its operations and bytes at measured rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Make = Callable[[], Workload]
 
 
 def workloads(device: str, quick: bool) -> Iterator[tuple[Make, float]]:
-    """Each network, and for how many seconds to measure it."""
+    """The networks, each with the seconds to measure it."""
     for agents in (100, 10_000) if quick else (100, 10_000, 1_000_000):
         yield partial(localization, agents, device), 3.0
     yield lambda: softmax(30, None, device), 2.0
@@ -26,7 +26,7 @@ def workloads(device: str, quick: bool) -> Iterator[tuple[Make, float]]:
 
 def row(load: Workload, rates: Rates, seconds: float) -> Row:
     """One line of the table."""
-    slow = load.convolves and rates.device == "cpu" and load.world.agents > 30  # minutes: once is enough
+    slow = load.convolves and rates.device == "cpu" and load.world.agents > 30  # takes minutes: no warm-up
     with load.rounds() as play:
         time = best(play, seconds, rates.device, warm=not slow)
     arithmetic = load.flops / (rates.fast_flops if load.convolves else rates.flops)
@@ -49,5 +49,5 @@ def rows(rates: Rates, quick: bool) -> list[Row]:
     out: list[Row] = []
     for make, seconds in workloads(rates.device, quick):
         out.append(row(make(), rates, seconds))
-        print(f"{out[-1]['workload']}: {out[-1]['round ms']:.3g} ms a round", flush=True)
+        print(f"{out[-1]['workload']}: {out[-1]['round ms']:.3g} ms per round", flush=True)
     return out

@@ -1,7 +1,7 @@
 """Time and memory of a round against agents, degree and parameters: `python -m bench.scaling [--quick]`.
 
-Every point is measured in a process of its own, so that its memory is its own. Writes `scaling.csv`, `exponents.csv`
-and `scaling.png`; exponents are fitted to the upper part of each line, where fixed costs no longer show.
+Every point is measured in a separate process, so that its memory can be measured. Writes `scaling.csv`, `exponents.csv`
+and `scaling.png`. The exponents are fitted to the upper part of each curve, where fixed costs are negligible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FITTED_FROM = {"agents": 10**4, "degree": 10, "parameters": 10**4}
 
 
 class Level:
-    """A stream of one number an agent, for models as large as one likes."""
+    """A stream of one number per agent, for models of any size."""
 
     agents = 8
 
@@ -75,7 +75,7 @@ def load_of(sweep: str, size: int) -> Workload:
 
 
 def point(sweep: str, size: int) -> None:
-    """Measure one point and print it; a small network first, so that what all need is loaded."""
+    """Measure one point and print it. A small network runs first, so that all libraries are loaded."""
     with load_of(sweep, SWEEPS[sweep][0]).rounds() as play:
         play()
     empty = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
@@ -101,7 +101,7 @@ def measured(sweep: str, size: int) -> Row:
 
 
 def exponents(rows: Sequence[Row]) -> list[Row]:
-    """b of time = a · sizeᵇ, and of memory, from the size where they begin to grow evenly."""
+    """The exponent b of time = a · sizeᵇ, and the same of memory, fitted to the sizes in `FITTED_FROM` and above."""
     out: list[Row] = []
     for sweep, least in FITTED_FROM.items():
         fitted = [row for row in rows if row["sweep"] == sweep and float(row["size"]) >= least]
@@ -114,7 +114,7 @@ def exponents(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], fits: Sequence[Row], path: Path) -> None:
-    """Two rows of three pictures: time above, memory below."""
+    """A figure with two rows of three plots: time above, memory below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -125,7 +125,9 @@ def plot(rows: Sequence[Row], fits: Sequence[Row], path: Path) -> None:
     for column, fit in enumerate(fits):
         some = [row for row in rows if row["sweep"] == fit["sweep"]]
         size = np.array([float(row["size"]) for row in some])
-        for axis, name, unit in zip(axes[:, column], ("round ms", "MiB"), ("ms a round", "MiB in all"), strict=True):
+        for axis, name, unit in zip(
+            axes[:, column], ("round ms", "MiB"), ("ms per round", "MiB in total"), strict=True
+        ):
             value = np.array([float(row[name]) for row in some])
             power = fit[f"exponent of {name}"]
             axis.loglog(size, value, "o-", color="#1f4e79", markersize=4)
@@ -150,8 +152,8 @@ def plot(rows: Sequence[Row], fits: Sequence[Row], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="without the largest of each")
-    parser.add_argument("--plot", action="store_true", help="only draw what was measured before")
+    parser.add_argument("--quick", action="store_true", help="skip the largest size of each sweep")
+    parser.add_argument("--plot", action="store_true", help="only plot what was measured before")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     asked = parser.parse_args()
     out: Path = asked.out / "cpu"

@@ -1,4 +1,4 @@
-"""How long something takes, how fast the machine is at the two things everything is made of, and tables of both."""
+"""Measures times, and the rates of the machine (arithmetic and memory); prints and writes tables."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ Row = dict[str, Any]
 
 
 def best(play: Callable[[], object], seconds: float = 2.0, device: str = "cpu", warm: bool = True) -> float:
-    """Seconds a call takes at best, of as many as fit into some seconds: on a busy machine the best tells."""
+    """The shortest time of a call, in seconds. Calls are repeated for `seconds` seconds.
+
+    On a busy machine, the shortest time is the most reliable.
+    """
     return best_each([play], seconds, device, warm)[0]
 
 
 def best_each(
     plays: Sequence[Callable[[], object]], seconds: float = 2.0, device: str = "cpu", warm: bool = True
 ) -> list[float]:
-    """The best of each of several calls, made in turn, so that what disturbs one disturbs the others too."""
+    """The shortest time of each of several calls. They are made in turn, so that a disturbance affects all of them."""
     for play in plays if warm else ():
         play()
     least, until = [math.inf] * len(plays), time.perf_counter() + seconds
@@ -41,7 +44,7 @@ def best_each(
 
 
 def best_of_many(play: Callable[[], object], calls: int, seconds: float = 1.0, device: str = "cpu") -> float:
-    """Seconds a call takes at best when many are made one after another, as rounds are."""
+    """The shortest time of a call, in seconds, when `calls` calls are made one after another, as in a run."""
 
     def several() -> None:
         for _ in range(calls):
@@ -56,19 +59,19 @@ def _wait(device: str) -> None:
 
 
 class Rates(NamedTuple):
-    """What a machine can do: floating-point operations and bytes a second."""
+    """The rates of a machine: floating-point operations and bytes per second."""
 
     device: str
     flops: float
-    """Of a large matrix product in float32, as torch does it here."""
+    """For a large matrix product in float32, as torch computes it here."""
     fast_flops: float
-    """Of one in the coarser numbers that convolutions use on a GPU (TF32); the same on a CPU."""
+    """For the same in TF32, the number type of convolutions on a GPU. Equal to `flops` on a CPU."""
     bytes: float
-    """Of a large copy, read and written."""
+    """For a large copy: bytes read and written."""
 
 
 def rates(device: str) -> Rates:
-    """Measured now, with as many threads as torch uses."""
+    """Measure the rates, with as many threads as torch uses."""
     size = 8192 if device.startswith("cuda") else 2048
     a, b = torch.rand(size, size, device=device), torch.rand(size, size, device=device)
     product = 2 * size**3 / best(lambda: a @ b, 1.5, device)
@@ -81,14 +84,14 @@ def rates(device: str) -> Rates:
 
 
 def copying(device: str) -> tuple[Callable[[], object], int]:
-    """A large copy, and how many bytes it reads and writes."""
+    """A function that makes a large copy, and how many bytes that reads and writes."""
     source = torch.rand(2**28 if device.startswith("cuda") else 2**25, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source), 2 * source.numel() * source.element_size()
 
 
 def machine(device: str, found: Rates) -> Row:
-    """What was measured on."""
+    """A description of the machine."""
     name = torch.cuda.get_device_name() if device.startswith("cuda") else _processor()
     return {
         "device": name,
@@ -115,7 +118,7 @@ def show(rows: Sequence[Row], title: str, path: Path | None = None) -> None:
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*(told(value) for value in row.values()))
+        table.add_row(*(formatted(value) for value in row.values()))
     Console(width=160).print(table)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +129,10 @@ def show(rows: Sequence[Row], title: str, path: Path | None = None) -> None:
         print(f"Written to {path}")
 
 
-def told(value: Any) -> str:
-    """A number with three digits, as tables have it.
+def formatted(value: Any) -> str:
+    """A value as text for tables; numbers with three digits.
 
-    >>> told(0.012345), told(1234567.0), told("text"), told(None)
+    >>> formatted(0.012345), formatted(1234567.0), formatted("text"), formatted(None)
     ('0.0123', '1,234,567', 'text', '')
     """
     if value is None:

@@ -1,4 +1,4 @@
-"""Where the time of a round goes: `python -m bench.where`, on one thread, so that times can be added up."""
+"""How the time of a round is divided: `python -m bench.where`. Uses one thread, so that times can be added."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from varangian.engine import round as page
 PARTS = {
     "drawing the next sample": (page, "next_sample"),
     "adapting": (page, "adapt"),
-    "lying": (page, "lie"),
+    "lying": (page, "byzantine_messages"),
     "delivering": (page, "deliver"),
     "judging": (Inbox, "loss"),
     "mixing": (Inbox, "mix"),
@@ -31,7 +31,7 @@ PARTS = {
 
 @contextmanager
 def watched() -> Iterator[dict[str, float]]:
-    """Seconds spent in each part since the last round."""
+    """Measures the seconds spent in each part of a round."""
     spent: dict[str, float] = defaultdict(float)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ def watched() -> Iterator[dict[str, float]]:
 
 
 def row(load: Workload, rounds: int) -> Row:
-    """Each part's share of the round at its best."""
+    """The share of each part in the time of a round, from the shortest time of each part."""
     best: dict[str, float] = defaultdict(lambda: float("inf"))
     with watched() as spent, load.rounds() as play:
         play()
@@ -63,7 +63,7 @@ def row(load: Workload, rounds: int) -> Row:
             play()
             for part, seconds in {**spent, "all": time.perf_counter() - start}.items():
                 best[part] = min(best[part], seconds)
-    # What combining does besides: smoothing, filtering and weighing.
+    # The rest of combining is smoothing, filtering and weighing.
     best["weighing"] = best["combining"] - best["judging"] - best["mixing"]
     parts = ("drawing the next sample", "adapting", "lying", "delivering", "judging", "weighing", "mixing")
     whole = sum(best[part] for part in parts)
@@ -77,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
     loads = ((localization(100), 2000), (localization(100_000), 40), (softmax(30), 300), (softmax(1000, 20), 15))
     rows = [row(load, rounds) for load, rounds in (*loads, (convolutional(10), 4))]
-    show(rows, "Shares of a round's time, one thread", out / "cpu" / "where.csv")
+    show(rows, "How the time of a round is divided, one thread", out / "cpu" / "where.csv")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The networks that are measured, with the arithmetic and the traffic that a round of them cannot do without."""
+"""The networks to measure, each with the least arithmetic and memory traffic that a round needs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from varangian.engine.world import World, prepare
 from varangian.studies.digits import cnn
 
 FLOAT = 4
-"""Bytes of a number."""
+"""The bytes of a number."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A network, and what one round of it takes at least."""
+    """A network, and the least operations and bytes that one round needs."""
 
     name: str
     make: Callable[[Execution], World]
@@ -51,7 +51,7 @@ class Workload:
     def rounds(
         self, rule: Any = None, compile: bool = False, threads: int | None = None
     ) -> Iterator[Callable[[], None]]:
-        """A function that plays the next round; compiled in the first one."""
+        """A function that runs the next round. With `compile`, the first round compiles."""
         rule, world = rule or rules.loss_based(), self.world
         if compile or threads is not None:
             world = self.make(Execution(torch.device(self.device), threads, compile=compile))
@@ -66,13 +66,13 @@ class Workload:
 
 
 def localization(agents: int, device: str = "cpu", seeds: int = 1) -> Workload:
-    """Target localization, at most ten neighbours, a fifth Byzantine.
+    """Target localization with at most ten neighbours per agent; a fifth of the agents are Byzantine.
 
-    For every edge a message of two numbers is read, φ is read and written; and it is judged, weighed and mixed with
-    4 · 2 + 10 operations. Agents' own work counts for little beside it.
+    For every edge, a message of two numbers is read, and φ is read and written. Judging, weighing and mixing take
+    4 · 2 + 10 operations. The agents' own work is small compared with this.
     """
     study = studies.target_localization(agents=agents)
-    if find_spec("scipy") is None:  # which finds out who is near whom
+    if find_spec("scipy") is None:  # without scipy there are no geometric graphs
         scenes = [Scene(study.task(seed), Graph.ring(agents, 5)) for seed in range(seeds)]
     else:
         scenes = [study.scene(seed) for seed in range(seeds)]
@@ -88,7 +88,7 @@ def localization(agents: int, device: str = "cpu", seeds: int = 1) -> Workload:
 
 
 def softmax(agents: int, degree: int | None = None, device: str = "cpu") -> Workload:
-    """Softmax regression, 561 features, 6 labels, batches of 10; complete, or on a ring with so many neighbours."""
+    """Softmax regression, 561 features, 6 labels, batches of 10, on a complete graph or a ring of that degree."""
     features, labels, batch = 561, 6, 10
     generator = torch.Generator().manual_seed(0)
     data = [
@@ -99,7 +99,7 @@ def softmax(agents: int, degree: int | None = None, device: str = "cpu") -> Work
     graph = Graph.complete(agents) if degree is None else Graph.ring(agents, degree // 2)
     edges, parameters = len(graph.senders), (features + 1) * labels
     one_pass = 2 * batch * features * labels
-    # Where everyone hears everyone a model is read once by all.
+    # On a complete graph, a model is read once for all agents.
     messages = agents if degree is None else edges
     return Workload(
         f"softmax, {agents:,} agents, " + ("complete" if degree is None else f"degree {degree}"),
@@ -112,7 +112,7 @@ def softmax(agents: int, degree: int | None = None, device: str = "cpu") -> Work
 
 
 def convolutional(agents: int, device: str = "cpu", judge_dtype: str | None = None) -> Workload:
-    """The paper's CNN, batches of 64, everyone hears everyone."""
+    """The paper's CNN, batches of 64, on a complete graph."""
     batch = 64
     task = _digits(agents, batch)
     forward, parameters = flops_of_cnn(), task.model.parameters
@@ -138,7 +138,7 @@ def _digits(agents: int, batch: int) -> Task:
 
 @cache
 def flops_of_cnn() -> int:
-    """Operations of the paper's CNN on one image, as torch counts them."""
+    """The operations of the paper's CNN for one image, as torch counts them."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         cnn()(torch.zeros(1, 1, 28, 28))
     return counter.get_total_flops()

@@ -1,4 +1,4 @@
-"""The one exception a user sees for input that cannot work."""
+"""The one exception that users see for invalid input."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class BadInput(ValueError):
-    """What was wrong, where, and what to do, in one line; the command line exits with status 2."""
+    """Invalid input. One line says what is wrong, where, and what to do. The command line exits with status 2."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """Name the nearest known name, so that a typo is a ten-second matter.
+    """The error for an unknown name. It suggests the nearest known name, so that a typo is quickly found.
 
     >>> unknown("rule", "los-based", ["alone", "loss-based"])
     BadInput("unknown rule 'los-based'; did you mean 'loss-based'? (known: alone, loss-based)")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import robust_peers
 import torch
-from attack_views import column, honest_around, liars_around, random_view, regret, sent_by, view_of
+from attack_views import byzantine_around, column, honest_around, random_view, regret, sent_by, view_of
 from torch import Tensor
 
 from varangian import BadInput, robust, rules
@@ -120,7 +120,7 @@ def expected_inner_product(view: View, victim: int, epsilon: float) -> np.ndarra
 
 def expected_fang_krum(view: View, victim: int, halvings: int) -> np.ndarray[Any, Any]:
     honest = view.adapted[honest_around(view, victim)].numpy()
-    start, f = view.previous[victim].numpy(), len(liars_around(view, victim))
+    start, f = view.previous[victim].numpy(), len(byzantine_around(view, victim))
     n, d = len(honest) + f, len(start)
     direction = np.where(honest.mean(0) >= start, 1.0, -1.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_views import column, common_goal, honest_around, liars_around, random_view, regret, sent_by, view_of
+from attack_views import byzantine_around, column, common_goal, honest_around, random_view, regret, sent_by, view_of
 
 from varangian import BadInput, rules, simulate
 from varangian.attacks.copying import scaled
@@ -82,7 +82,7 @@ def test_all_are_what_a_loop_over_victims_makes(seed: int) -> None:
         victim = edge[1]
         if not view.wiring.normal[victim]:
             continue
-        own, f = view.adapted[victim], len(liars_around(view, victim))
+        own, f = view.adapted[victim], len(byzantine_around(view, victim))
         pull = sum(view.adapted[k] - own for k in honest_around(view, victim))
         for epsilon, sent in away.items():
             assert torch.allclose(sent[edge], own - epsilon * pull / f)

@@ -52,7 +52,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(when: str, tmp_path: Path) 
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in err
     *_, last = err.splitlines()

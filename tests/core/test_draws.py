@@ -1,4 +1,4 @@
-"""Draws have addresses: nothing but (seed, purpose, round, agent, column) changes one."""
+"""A draw depends on (seed, purpose, round, agent, column) and on nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varangian.core.draws import Draws, ahead
+from varangian.core.draws import Draws, prefetched
 
 torch.set_num_threads(1)
 quickly = settings(max_examples=60, deadline=None)
@@ -120,7 +120,7 @@ def test_normal_draws_are_normal(dtype: torch.dtype, width: int) -> None:
     for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs(float(flat.pow(power).mean()) - moment) < 5 * (spread / n) ** 0.5
     assert abs(float((flat.abs() < 1).double().mean()) - 0.682689) < 5 * 0.5 / n**0.5
-    if width > 1:  # two numbers come from one word: they must not show it
+    if width > 1:  # two numbers come from one word, but must be independent
         product = values[..., 0].double() * values[..., 1].double()
         assert abs(float(product.mean())) < 5 / product.numel() ** 0.5
 
@@ -142,14 +142,14 @@ def test_drawing_ahead_serves_any_order_and_asks_whole_blocks(size: int, asked: 
         calls.append((start, count))
         return [10 * round for round in range(start, start + count)]
 
-    one = ahead(draw, rounds=size)
+    one = prefetched(draw, rounds=size)
     assert [one(round) for round in asked] == [10 * round for round in asked]
     assert all(start % size == 0 and count == size for start, count in calls)
 
 
 def test_drawing_ahead_draws_each_block_once() -> None:
     calls: list[int] = []
-    one = ahead(lambda start, count: calls.append(start) or list(range(start, start + count)), rounds=8)
+    one = prefetched(lambda start, count: calls.append(start) or list(range(start, start + count)), rounds=8)
     for round in range(24):
         one(round)
     assert calls == [0, 8, 16]

@@ -1,4 +1,4 @@
-"""Graphs against lists written by hand, against networkx, and against what must hold for any of them."""
+"""Graphs against lists written by hand, against networkx, and against properties of all graphs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_geometric_is_symmetric_within_reach_and_bounded(
         return
     degree = graph.degrees.tolist()
     assert max(degree) <= most
-    for i, j in near - hears:  # nobody is left out while both have room
+    for i, j in near - hears:  # no pair is left out while both agents are below the limit
         assert most in (degree[i], degree[j]) or math.isclose(math.dist(where[i], where[j]), radius, rel_tol=1e-9)
     assert heard(graph) == heard(Graph.geometric(place, radius, most, seed))
 
@@ -202,7 +202,7 @@ def test_a_graph_needs_an_agent(make: object, n: int) -> None:
         (lambda: Graph.geometric(torch.full((3, 2), math.nan), 1.0), "finite"),
         (lambda: Graph.geometric(torch.zeros(0, 2), 1.0), "at least one agent"),
         (lambda: Graph.geometric(torch.zeros(3), 1.0), "points"),
-        (lambda: Graph.from_edges(3, [(0, 1, 2)]), "pairs"),  # three numbers are no edge, and two such are no three
+        (lambda: Graph.from_edges(3, [(0, 1, 2)]), "pairs"),  # an edge has two numbers, not three
         (lambda: Graph.from_edges(3, [(0, 1, 2), (2, 1, 0)]), "pairs"),
         (lambda: Graph.disjoint_union([]), "at least one"),
     ],

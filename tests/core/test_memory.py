@@ -1,4 +1,4 @@
-"""A budget of memory, checkpoints beside the run, and judging in coarser numbers."""
+"""Memory budgets, checkpoints written during a run, and judging in low precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph as AnyGraph
-from varangian.core.models.low_precision import Coarse
+from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Scene
 from varangian.core.sizes import read_size
 from varangian.engine import checkpoint
@@ -26,7 +26,7 @@ from varangian.engine.world import prepare
 
 
 def images(agents: int = 6, seed: int = 0) -> Task:
-    """A small CNN that learns to tell three patterns apart; half of the agents have other names for them."""
+    """A small CNN that learns to distinguish three patterns; half of the agents label them differently."""
     noise = torch.Generator().manual_seed(seed)
     data = []
     for agent in range(agents):
@@ -39,7 +39,7 @@ def images(agents: int = 6, seed: int = 0) -> Task:
     return Task.supervised(net, nn.functional.cross_entropy, data, batch=16, step_size=0.1)
 
 
-# A budget -----------------------------------------------------------------------------------------------------
+# Memory budgets -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "four", "-1GiB", "0", "4 elephants", "1e", "GiB"])
@@ -67,7 +67,7 @@ def test_a_run_that_cannot_fit_says_so_before_it_starts() -> None:
 
         def end(self, world: Any, state: Any) -> None: ...
 
-    with pytest.raises(BadInput, match=r"needs about [0-9.]+ GiB of memory, but there is 0.1 GiB"):
+    with pytest.raises(BadInput, match=r"needs about [0-9.]+ GiB of memory, but only 0.1 GiB is available"):
         varangian.simulate(images(), rounds=2, memory="100MB", callbacks=[Started()])
     assert not started
 
@@ -81,21 +81,24 @@ def test_a_run_that_cannot_fit_says_so_before_it_starts() -> None:
     ],
 )
 def test_what_no_machine_has_is_refused_without_being_asked(make: Any) -> None:
-    with pytest.raises(BadInput, match="GiB of memory, but there is"):
+    with pytest.raises(BadInput, match="GiB of memory, but only"):
         make()
 
 
 def test_more_agents_edges_rounds_and_parameters_need_more() -> None:
-    def needed(agents: int = 50, degree: int = 2, parameters: int = 6, recorded: int = 10, liars: bool = False) -> int:
+    def needed(
+        agents: int = 50, degree: int = 2, parameters: int = 6, recorded: int = 10, any_byzantine: bool = False
+    ) -> int:
         data = [(torch.randn(4, parameters), torch.randint(0, 3, (4,))) for _ in range(agents)]
         task = Task.supervised(nn.Linear(parameters, 3), nn.functional.cross_entropy, data, batch=2)
         scene = Scene(task, AnyGraph.ring(agents, degree))
-        return estimate([scene], rules.loss_based(), recorded, torch.float32, liars)
+        return estimate([scene], rules.loss_based(), recorded, torch.float32, any_byzantine)
 
     usual = needed()
     assert needed(agents=100) > 1.9 * usual
     assert all(
-        more > usual for more in (needed(degree=4), needed(parameters=9), needed(recorded=20), needed(liars=True))
+        more > usual
+        for more in (needed(degree=4), needed(parameters=9), needed(recorded=20), needed(any_byzantine=True))
     )
 
 
@@ -121,7 +124,7 @@ def some_state() -> Any:
 
 
 def test_the_run_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer waits for us; we do not wait for it, and do not start a second one."""
+    """The run does not wait for the writer, and does not start a second one."""
     go_on, written = threading.Event(), list[int]()
 
     def slowly(path: Path, state: Any, recorder: Recorder, mark: str) -> None:
@@ -158,11 +161,11 @@ def test_what_is_recorded_meanwhile_is_not_in_the_checkpoint(tmp_path: Path) -> 
     }
 
 
-# Coarser numbers -----------------------------------------------------------------------------------------------
+# Low precision -----------------------------------------------------------------------------------------------
 
 
 def test_bfloat16_keeps_the_same_neighbours() -> None:
-    """In 99 of 100 decisions along a run, each remembering its own losses; and what agents learn stays exact."""
+    """At least 99 of 100 decisions are the same along a run, with separate memories; and learning stays exact."""
     rule, attack = rules.loss_based(), attacks.uniform(0, 0.1)
     worlds = [
         prepare([Scene(images(), Graph.complete(6))], [0], [1], DEFAULT, torch.float32, kind)
@@ -195,19 +198,19 @@ def test_judging_in_the_same_numbers_is_the_same() -> None:
 
 
 def test_the_recorded_loss_is_exact_whatever_neighbours_are_judged_in() -> None:
-    """Alone nobody is judged, and the record must not know in which numbers they would have been."""
+    """The rule `alone` judges nobody, so its record must not depend on the number type for judging."""
     results = [
         varangian.simulate(images(), rule=rules.alone(), rounds=5, judge_dtype=kind) for kind in (None, "bfloat16")
     ]
     assert results[0]["loss"].equals(results[1]["loss"])
 
 
-def test_what_cannot_judge_in_coarser_numbers() -> None:
-    with pytest.raises(BadInput, match="only a network"):
+def test_what_cannot_judge_in_low_precision() -> None:
+    with pytest.raises(BadInput, match="only networks"):
         varangian.simulate(studies.target_localization(agents=5), rounds=1, judge_dtype="bfloat16")
     with pytest.raises(BadInput, match="int8"):
         varangian.simulate(images(), rounds=1, judge_dtype="int8")
-    assert Coarse.of(images().model, "bfloat16").kind == torch.bfloat16
+    assert LowPrecision.of(images().model, "bfloat16").dtype == torch.bfloat16
 
 
 def test_a_run_is_not_resumed_in_other_numbers(tmp_path: Path) -> None:

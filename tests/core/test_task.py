@@ -1,4 +1,4 @@
-"""Tasks: data in, batches out, optimisers that are torch's, and misfits named before anything runs."""
+"""Tasks: data and batches, optimisers that equal torch's, and errors before a run starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def numbered(counts: list[int]) -> list[Pair]:
-    """Items that can be told apart: input 100 k + i is agent k's item i, and its target."""
+    """Distinguishable items: 100 k + i is both input and target of item i of agent k."""
     return [(x[:, None], x[:, None]) for k, n in enumerate(counts) for x in [torch.arange(100.0 * k, 100 * k + n)]]
 
 
@@ -55,7 +55,7 @@ class Models:
 
 
 def models_of(task: Task, rounds: int = 10, **settings: Any) -> Tensor:
-    """(round, agent, parameter), the first models first."""
+    """The models of all rounds, (round, agent, parameter), starting with the initial ones."""
     watch = Models()
     varangian.simulate(task, rounds=rounds, callbacks=[watch], **({"rule": rules.alone()} | settings))
     return torch.stack(watch.seen)
@@ -65,7 +65,7 @@ def models_of(task: Task, rounds: int = 10, **settings: Any) -> Tensor:
 
 
 class Squares(Dataset[Pair]):
-    """A map-style dataset that is nothing but that."""
+    """A minimal map-style dataset."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -123,7 +123,7 @@ def test_batches_do_not_depend_on_how_they_are_asked_for() -> None:
 def test_agents_skip_batches_as_often_as_asked(skip: Any) -> None:
     agents, rounds = 40, 101
     task = Task.supervised(linear(), mse_loss, regression([30] * agents), batch=2, skip=skip, step_size=0.01)
-    moved = (models_of(task, rounds).diff(dim=0) != 0).any(2).double()[1:]  # everyone has a first batch
+    moved = (models_of(task, rounds).diff(dim=0) != 0).any(2).double()[1:]  # all agents have a first batch
     wanted = 1 - torch.as_tensor(skip, dtype=torch.float64).expand(agents)
     assert bool(((moved.mean(0) - wanted).abs() <= 5 * (wanted * (1 - wanted) / (rounds - 1)).sqrt()).all())
 
@@ -136,7 +136,7 @@ def test_who_skips_judges_on_the_sample_it_has() -> None:
     assert len(np.unique(loss[1:, 0])) == 4
 
 
-# Misfits ------------------------------------------------------------------------------------------------------
+# Errors ------------------------------------------------------------------------------------------------------
 
 X, Y, LABELS = torch.randn(6, 3), torch.randn(6, 1), torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -153,24 +153,24 @@ X, Y, LABELS = torch.randn(6, 3), torch.randn(6, 1), torch.tensor([0, 1, 2, 0, 1
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y), (torch.randn(6, 4), Y)]), "agent 1 has items of"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y), (X.double(), Y)]), "agent 1 has items of"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y), (X / 0, Y)]), "agent 1 has inputs that are not finite"),
-        (lambda: Task.supervised(linear(), mse_loss, []), "nothing for any agent"),
+        (lambda: Task.supervised(linear(), mse_loss, []), "the train data is empty"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], batch=0), "at least one sample"),
-        (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], test=[]), "nothing|for 1 agents and test data for 0"),
+        (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], test=[]), "empty|for 1 agents and test data for 0"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], test=[(X, Y)] * 2), "1 agents and test data for 2"),
         (lambda: Task.supervised(nn.ReLU(), mse_loss, [(X, Y)]), "no parameters"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], share=["wieght"]), "did you mean 'weight'"),
-        (lambda: Task.supervised(linear(), lambda p, y: (p - y) ** 2, [(X, Y)]), "one number a batch"),
+        (lambda: Task.supervised(linear(), lambda p, y: (p - y) ** 2, [(X, Y)]), "one number per batch"),
         (lambda: Task.supervised(linear(), mse_loss, [Ragged()]), "agent 0 is not a map-style dataset"),
-        (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], step_size=-0.1), "step_size must not be negative"),
+        (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], step_size=-0.1), "step_size must be finite"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], step_size=math.nan), "step_size"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], forgetting=0.0), r"\(0, 1\]"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], forgetting=1.1), r"\(0, 1\]"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], skip=1.0), "skip"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], step_size=torch.ones(2)), "1 agents"),
-        # A later agent's data, or test data, that does not fit must not wait for the middle of a run.
+        # Unsuitable data of a later agent, or test data, must be found before the run starts.
         (lambda: Task.supervised(linear(3, 3), cross_entropy, [(X, LABELS), (X, LABELS + 1)]), "does not fit"),
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y)], test=[(torch.randn(6, 4), Y)]), "does not fit"),
-        # Predictions (10, 1) and targets (10,) broadcast to (10, 10): torch warns, and learns nonsense.
+        # Predictions (10, 1) and targets (10,) broadcast to (10, 10): torch only warns, but the loss is wrong.
         (lambda: Task.supervised(linear(), mse_loss, [(X, Y[:, 0])]), "does not fit"),
         (lambda: sgd(momentum=1.0), "momentum"),
         (lambda: sgd(weight_decay=-1.0), "weight_decay"),
@@ -306,7 +306,7 @@ def test_optimisers_are_torch_s(ours: Any, theirs: Any, schedule: Any) -> None:
 
 
 def test_agents_that_skip_count_their_own_adam_steps() -> None:
-    """A step's size under Adam's first step is μ whatever the gradient: also for who starts later."""
+    """The first step of Adam has size μ whatever the gradient, also for agents that start later."""
     task = Task.supervised(linear(), mse_loss, regression([20, 20]), batch=4, optimiser=adam(), step_size=0.1, skip=0.5)
     models = models_of(task, 1, dtype="float64")
     assert torch.allclose(models.diff(dim=0).abs(), torch.full((1, 2, 4), 0.1, dtype=torch.float64), rtol=1e-5)

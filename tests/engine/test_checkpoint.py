@@ -1,4 +1,4 @@
-"""Stop at any round, go on, and get the same bits; and never go on from what is not one's own."""
+"""A run that stops at any round and resumes gives the same bits; and it never resumes from another run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 20
 
 
 class Interrupt:
-    """Somebody presses Ctrl-C after a round."""
+    """Interrupts the run after a round, as Ctrl-C does."""
 
     def __init__(self, after: int, seed: int | None = None) -> None:
         self.after, self.seed = after, seed
@@ -51,7 +51,7 @@ def changing(round: int) -> Graph:
 
 
 def widely_changing(round: int) -> Graph:
-    """Now one table of neighbourhoods, now several."""
+    """A graph that changes between one and several tables of neighbourhoods."""
     return _WIDE[round // 3 % 2]
 
 
@@ -152,7 +152,7 @@ def test_the_same_seeds_give_the_same_bits(name: str) -> None:
 
 
 def test_a_module_that_draws_lots_gives_the_same_bits_too() -> None:
-    """Dropout must not draw on torch's global generator: whoever seeds it, or not, gets the same run."""
+    """Dropout must not depend on the state of torch's global generator: seeding it must not change the run."""
     data = [(torch.ones(8, 4), torch.ones(8, 1)) for _ in range(3)]
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     task = Task.supervised(net, nn.functional.mse_loss, data, batch=4)
@@ -187,7 +187,7 @@ def test_seeds_may_differ_in_their_graphs_and_not_share_a_run() -> None:
 
 
 class GrowingStar(studies.target_localization):
-    """A study whose seeds have neighbourhoods of different sizes."""
+    """A study in which seeds have neighbourhoods of different sizes."""
 
     def scene(self, seed: int) -> Scene:
         edges = [(sender, 0) for sender in range(1, 3 + seed)]
@@ -204,7 +204,7 @@ def test_seeds_that_do_not_share_a_run_are_checkpointed_one_by_one(tmp_path: Pat
     assert played == [*range(5, ROUNDS + 1), *range(1, ROUNDS + 1)], "seeds 1 and 2 only, 1 from where it was"
 
 
-# What must be refused -----------------------------------------------------------------------------------------
+# What must be rejected -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_corrupt_checkpoint_is_refused(stopped: Path, damage: str) -> None:
         {"task": softmax(optimiser=adam())},
         {"task": softmax(share=["weight"])},
         {"task": softmax(judge="same")},
-        {"rounds": 5},  # fewer than it has played
+        {"rounds": 5},  # fewer than are done
     ],
     ids=lambda other: " ".join(other) + "-" + str(next(iter(other.values())))[:24],
 )

@@ -1,4 +1,4 @@
-"""Whatever arrives, normal agents keep finite models and row-stochastic weights, every round."""
+"""Whatever arrives, normal agents have finite models and row-stochastic weights in every round."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AGENTS = 8
 
 @dataclass(frozen=True)
 class huge:
-    """As large as a number can be, of either sign."""
+    """Sends the largest possible numbers of either sign."""
 
     value: float = 1e38
 
@@ -54,7 +54,7 @@ class huge:
 
 @dataclass(frozen=True)
 class coming_and_going:
-    """Silent at random, not finite at random, honest otherwise."""
+    """Randomly silent or not finite, and otherwise honest."""
 
     def init(self, own: Tensor) -> tuple[()]:
         return ()
@@ -66,7 +66,7 @@ class coming_and_going:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Samples (u, y) with y = u·θ* + noise; `spoil` may do anything to what arrives."""
+    """Samples (u, y) with y = u·θ* + noise; `spoil` may change them in any way."""
 
     spoilt: str = ""
 
@@ -101,7 +101,7 @@ def line(spoilt: str = "", **settings: Any) -> Task:
 
 
 class Watched:
-    """Looks at everything a rule returns and everything an agent has, in every round."""
+    """Checks in every round all results of a rule and all values of an agent."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = rule
@@ -113,12 +113,12 @@ class Watched:
 
     def combine(self, inbox: Inbox, state: Any) -> Combined[Any]:
         combined = self.rule.combine(inbox, state)
-        assert bool(inbox.rows.isfinite().all()), "something that is not finite came through the door"
+        assert bool(inbox.rows.isfinite().all()), "a message that is not finite was accepted"
         weights = combined.weights
         assert weights is not None
         assert bool((weights >= 0).all())
         assert torch.allclose(weights.sum(1), torch.ones_like(weights[:, 0]))
-        # A Byzantine agent's own message may have been refused: it then has itself, and nobody asks it.
+        # Slot 0 is not checked: the own message of a Byzantine agent may be invalid, and it keeps its model then.
         assert bool((weights[:, 1:][~inbox.heard[:, 1:]] == 0).all())
         return combined
 
@@ -164,7 +164,7 @@ def test_hostile_messages_on_sparse_graphs(rule: Any, graph: Graph) -> None:
 
 @every_rule
 def test_non_finite_neighbours_are_as_good_as_none(rule: Any) -> None:
-    """Whoever hears nothing but nan learns as if alone, to the bit."""
+    """An agent that hears only nan learns as if alone, bit for bit."""
     others = [0, 2, 3, 4, 5, 6, 7]
     learnt = survives(rule, line(), huge(math.nan), others)
     alone = survives(rules.alone(), line(), huge(math.nan), others)
@@ -199,14 +199,14 @@ def test_first_models_of_1e38(rule: Any) -> None:
 @pytest.mark.parametrize("optimiser", [sgd(), sgd(momentum=0.9), adam()], ids=repr)
 @pytest.mark.parametrize("spoilt", ["nan", "inf", "1e38", "1e22"])
 def test_an_agent_learns_on_after_a_spoilt_sample(optimiser: Any, spoilt: str) -> None:
-    """A step refused, or a monstrous gradient, must not end learning: later samples still move the model."""
+    """A rejected step or a huge gradient must not stop learning: later samples still change the model."""
     models = survives(rules.alone(), line(spoilt, optimiser=optimiser), rounds=30)
     late = torch.stack(models)[-10:, ::2]
     assert bool((late.diff(dim=0) != 0).any(2).any(0).all()), "frozen for good"
 
 
 def test_a_liar_cannot_buy_trust_with_silence() -> None:
-    """Silent at first, then far off: loss-based gives it nothing."""
+    """A sender that is silent at first and then far off gets no weight from loss-based."""
     result = varangian.simulate(
         line(), Graph.complete(AGENTS), rule=rules.loss_based(), attack=late_liar(), byzantine=3, rounds=30
     )
@@ -225,8 +225,8 @@ class late_liar:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"byzantine": 9}, "9 Byzantine agents asked for, but there are 8"),
-        ({"byzantine": -1}, "-1 Byzantine"),
+        ({"byzantine": 9}, "byzantine must be between 0 and 8, the number of agents, but is 9"),
+        ({"byzantine": -1}, "but is -1"),
         ({"byzantine": 1.5}, "share"),
         ({"byzantine": [8]}, "agent 8"),
         ({"byzantine": [-1]}, "negative"),

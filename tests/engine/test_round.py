@@ -75,7 +75,7 @@ def agree(
     seed: int = 0,
     rounds: int = ROUNDS,
 ) -> Network:
-    """Play the engine and the reference side by side and compare them after every round."""
+    """Run the engine and the reference side by side, and compare them after every round."""
     world = world_of(task, graph, byzantine, seed)
     network = Network(world, rule, attack)
     with torch.no_grad():
@@ -91,7 +91,7 @@ def agree(
 def check_models(state: State, network: Network, round: int) -> None:
     expected = torch.stack([agent.theta for agent in network.agents])
     assert bool(expected.isfinite().all())
-    # A rule that lets 1e38 in has models of that size; then it is the relative error that can be small.
+    # With a rule that accepts 1e38, models have that size. Then only the relative error can be small.
     size = expected.abs().amax(1, keepdim=True).clamp(min=1)
     error = ((state.models - expected).abs() / size).max()
     assert error <= CLOSE, f"round {round}: models differ by {error:.1e}"
@@ -142,7 +142,7 @@ def small_cnn(agents: int = 3, **settings: Any) -> Task:
 
 
 def labelled(items: int, shape: tuple[int, ...], agent: int, noise: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Three classes that are soon told apart, a little differently at every agent.
+    """Three classes that are easy to distinguish, a little different at every agent.
 
     Soon, because a model of 1e38 everywhere has the same logits for every class, up to rounding, and so the loss log 3
     or one that is large and meaningless; only to agents who do better than log 3 does the difference make none.
@@ -157,7 +157,7 @@ def labelled(items: int, shape: tuple[int, ...], agent: int, noise: torch.Genera
 
 
 RULES_AS_THEY_ARE = ("alone", "average", "distance", "loss", "loss, all")
-"""These meet every attack on every graph; their variants meet the attacks that part them, on the complete one."""
+"""Tested with every attack on every graph. Their variants: on complete graphs, with attacks that distinguish them."""
 PARTING = ("uniform", "pulling", "not finite", "sleeper")
 
 
@@ -173,7 +173,7 @@ def test_linear_regression(rule: str, graph: str, attack: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_one_agent(rule: str) -> None:
-    """Alone in the network, and normal or Byzantine."""
+    """A network of one agent, which is normal or Byzantine."""
     agree(localization(1), Graph.complete(1), RULES[rule], attacks.silent(), [])
     for attack in ATTACKS.values():
         agree(localization(1), Graph.complete(1), RULES[rule], attack, [0], rounds=4)
@@ -190,10 +190,10 @@ def test_softmax_regression(rule: str, attack: str, graph: str) -> None:
 
 @pytest.mark.parametrize(("rule", "attack", "graph"), EVERY_RULE + EVERY_ATTACK)
 def test_small_cnn(rule: str, attack: str, graph: str) -> None:
-    agree(small_cnn(3), GRAPHS[graph](3), RULES[rule], ATTACKS[attack], [1])
+    agree(small_cnn(3), GRAPHS[graph](3), RULES[rule], ATTACKS[attack], [1], rounds=15)
 
 
-# Each part of the engine that has a way of its own ------------------------------------------------------------
+# Every special case of the engine ------------------------------------------------------------
 
 SOME_RULES = ("average", "distance", "distance, ahead, p=1", "loss", "loss, all", "loss, same sample")
 
@@ -202,7 +202,7 @@ SOME_RULES = ("average", "distance", "distance, ahead, p=1", "loss", "loss, all"
 @pytest.mark.parametrize("rule", SOME_RULES)
 @pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
 def test_dense_and_sparse(monkeypatch: pytest.MonkeyPatch, dense: bool, rule: str, attack: str) -> None:
-    """Whichever way a graph would have gone, both ways give the same."""
+    """The dense and the sparse way give the same results, whichever the engine would choose."""
     table = Graph._table
     monkeypatch.setattr(Graph, "_table", lambda self, hearing, rows, _: table(self, hearing, rows, dense))
     graph = Graph.complete(5) if not dense else Graph.ring(5)
@@ -222,7 +222,7 @@ def test_star_in_several_tables(monkeypatch: pytest.MonkeyPatch, rule: str, atta
 
 
 def test_wide_star_has_tables_by_degree() -> None:
-    """Hub and leaves in tables of their own, without being asked to."""
+    """The hub and the leaves are in different tables by default."""
     graph = Graph.star(300)
     assert len(graph.neighbourhoods()) == 2
     agree(localization(300), graph, rules.loss_based(), attacks.pulling((0.0,)), 30, rounds=4)
@@ -259,7 +259,7 @@ def test_seeds_side_by_side(rule: str, attack: str) -> None:
     + [(share, rule, "pulling") for share in ("2", "0.weight") for rule in ("average", "distance", "loss")],
 )
 def test_share(share: str, rule: str, attack: str) -> None:
-    """Only some parameters travel, and those not always the first of the module."""
+    """Only some parameters are shared, and these are not always the first of the module."""
     data = [labelled(9, (6,), k, torch.manual_seed(k)) for k in range(4)]
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
@@ -271,7 +271,7 @@ def test_share(share: str, rule: str, attack: str) -> None:
 @pytest.mark.parametrize("rule", SOME_RULES)
 @pytest.mark.parametrize("attack", ["uniform", "pulling", "sleeper"])
 def test_agents_differ(rule: str, attack: str) -> None:
-    """Step size, forgetting factor and probability of going without a batch, agent by agent."""
+    """Every agent has its own step size, forgetting factor and probability to skip a batch."""
     settings = {
         "step_size": torch.tensor([0.1, 0.02, 0.05, 0.0, 0.15]),
         "forgetting": torch.tensor([0.1, 1.0, 0.5, 0.05, 0.01]),
@@ -293,7 +293,7 @@ OPTIMISERS = {
 @pytest.mark.parametrize("rule", ["alone", "distance, ahead, p=1", "loss"])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_optimisers(optimiser: str, rule: str) -> None:
-    """With a schedule, and with agents that skip and so count their own steps."""
+    """With a schedule, and with agents that skip batches and so count their own steps."""
     settings = {
         "optimiser": OPTIMISERS[optimiser],
         "schedule": lambda round: 1 / (1 + round / 10),
@@ -307,7 +307,7 @@ def test_optimisers(optimiser: str, rule: str) -> None:
 @pytest.mark.parametrize("attack", ["uniform", "pulling", "not finite", "crash", "sleeper"])
 @pytest.mark.parametrize("rule", ["average", "distance", "loss", "loss, all", "loss, from 1"])
 def test_graph_that_changes(rule: str, attack: str) -> None:
-    """A ring and a complete graph in turn, and sometimes twice: who leaves is forgotten, who stays is not."""
+    """A ring and a complete graph in turn, sometimes twice: agents that leave are forgotten, others are not."""
     ring, complete, star = Graph.ring(5), Graph.complete(5), Graph.star(5)
 
     def graph(round: int) -> Graph:
@@ -323,16 +323,16 @@ def test_graph_made_anew_every_round() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_one_way_edges_and_hermits(rule: str) -> None:
-    """2 hears 0 and 1, who hear each other; 3 hears nobody; 4 hears Byzantine 5 only."""
+    """Agent 2 hears 0 and 1, which hear each other; 3 hears nobody; 4 hears only Byzantine agent 5."""
     graph = Graph.from_edges(6, [(0, 2), (1, 2), (0, 1), (1, 0), (5, 4), (3, 5)])
     agree(localization(6), graph, RULES[rule], ATTACKS["pulling"], [5])
 
 
-# Where the paper is silent ------------------------------------------------------------------------------------
+# What the paper does not define ------------------------------------------------------------------------------------
 
 
 def root_of_theta(theta: Tensor, sample: tuple[Tensor, ...]) -> Tensor:
-    """A loss that is not a number for negative models, with a gradient that is none either."""
+    """A loss that is nan for negative models, and so is its gradient."""
     return (theta.sqrt().sum(-1) - sample[0]).square()
 
 
@@ -353,7 +353,7 @@ class Wobble:
 @pytest.mark.parametrize("attack", ["gaussian", "not finite"])
 @pytest.mark.parametrize("rule", RULES)
 def test_losses_that_are_no_numbers(rule: str, attack: str) -> None:
-    """Agents 0 and 3 start where their own loss and gradient are nan: no step, no observation of themselves."""
+    """Agents 0 and 3 start where their loss and gradient are nan: they take no step and do not observe themselves."""
 
     def first(agents: int) -> Tensor:
         return torch.tensor([[-1.0], [1.0], [4.0], [-2.0], [9.0]])
@@ -365,7 +365,7 @@ def test_losses_that_are_no_numbers(rule: str, attack: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_losses_of_exactly_zero(rule: str) -> None:
-    """Models that are exactly right share all the weight; distances of 0 likewise."""
+    """Models with a loss of 0 share all the weight; so do models at distance 0."""
 
     def first(agents: int) -> Tensor:
         return torch.tensor([[3.0], [3.0], [1.0], [2.0]])
@@ -379,7 +379,7 @@ def test_losses_of_exactly_zero(rule: str) -> None:
 
 
 def test_steps_that_overflow_are_not_taken() -> None:
-    """Every step leads beyond the largest number: models stay, with momentum's memory untouched."""
+    """Every step overflows: models and the memory of the momentum do not change."""
     task = Task(
         Formula(1, lambda theta, sample: 1e300 * (theta[..., 0] - sample[0]).square()),
         Wobble(3),
@@ -391,7 +391,7 @@ def test_steps_that_overflow_are_not_taken() -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """One rule's engine is not another rule's reference."""
+    """The engine with one rule differs from the reference with another rule."""
     world = world_of(localization(5), Graph.complete(5), [1])
     network = Network(world, rules.loss_based(smoothing=0.11), attacks.silent())
     state = begin(world, rules.loss_based(), attacks.silent())

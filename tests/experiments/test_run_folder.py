@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -281,28 +279,6 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     assert not (tmp_path / lock.LOCK).exists()
     with opened(tmp_path, small(), resume=True):
         pass
-
-
-@pytest.mark.parametrize("without_fcntl", [False, True])
-def test_the_lock_of_a_dead_process_is_taken_over(
-    without_fcntl: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if without_fcntl:
-        monkeypatch.setattr(lock, "fcntl", None)
-    code = f"""
-import os, signal
-from pathlib import Path
-from varangian.experiments import lock
-{"lock.fcntl = None" if without_fcntl else ""}
-with lock.locked(Path({str(tmp_path)!r})):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    assert (tmp_path / lock.LOCK).exists()
-    with lock.locked(tmp_path):
-        with pytest.raises(BadInput, match=f"process {os.getpid()}"):
-            lock.check_free(tmp_path)
-        assert (tmp_path / lock.LOCK).read_text().startswith(f"{os.getpid()} ")
 
 
 def test_a_read_only_file_is_refused_before_anything_is_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What tests of attacks share: a view of a small network, and a task in which everybody wants the same."""
+"""Helpers for tests of attacks: a view of a small network, and a task that is the same for all agents."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def view_of(
     round: int = 0,
     seed: int = 0,
 ) -> View:
-    """What Byzantine agents see; those who are victims average, and want to be at zero."""
-    lying = torch.isin(torch.arange(graph.agents), torch.tensor(byzantine))
-    stage = Stage(graph, lying, Draws.of(seed, graph.agents), adapted[None])
-    wiring = Wiring.of(graph, lying, torch.device("cpu"))
+    """What Byzantine agents see. Normal agents average, and their optimum is zero."""
+    is_byzantine = torch.isin(torch.arange(graph.agents), torch.tensor(byzantine))
+    stage = Stage(graph, is_byzantine, Draws.of(seed, graph.agents), adapted[None])
+    wiring = Wiring.of(graph, is_byzantine, torch.device("cpu"))
     return View(
         round=round,
         adapted=adapted,
         previous=torch.zeros_like(adapted) if previous is None else previous,
-        byzantine=lying.nonzero()[:, 0],
-        draws=stage.draws.take(lying.nonzero()[:, 0]),
+        byzantine=is_byzantine.nonzero()[:, 0],
+        draws=stage.draws.take(is_byzantine.nonzero()[:, 0]),
         wiring=wiring,
         network=torch.zeros(graph.agents, dtype=torch.long),
         insight=stage.insight(wiring, adapted),
@@ -47,12 +47,12 @@ def view_of(
 
 
 def column(*numbers: float) -> Tensor:
-    """Models with one parameter, one an agent."""
+    """Models with one parameter, one per agent."""
     return torch.tensor(numbers, dtype=torch.float64)[:, None]
 
 
 def sent_by(attack: Any, view: View) -> dict[tuple[int, int], Tensor]:
-    """The messages of one round by (sender, receiver); those who are silent are left out."""
+    """The messages of one round by (sender, receiver), without those of silent senders."""
     sent, _ = attack.send(view, attack.init(view.own))
     edges = list(zip(view.sender.tolist(), view.receiver.tolist(), strict=True))
     rows = sent.rows if isinstance(sent, ToEach) else sent.rows[torch.searchsorted(view.byzantine, view.sender)]
@@ -67,13 +67,14 @@ def honest_around(view: View, victim: int) -> list[int]:
     return [victim, *(k for k in view.wiring.graph.neighbours(victim) if normal[k])]
 
 
-def liars_around(view: View, victim: int) -> list[int]:
+def byzantine_around(view: View, victim: int) -> list[int]:
+    """The Byzantine neighbours of the victim."""
     normal = view.wiring.normal.tolist()
     return [k for k in view.wiring.graph.neighbours(victim) if not normal[k]]
 
 
 def random_view(seed: int = 0, agents: int = 14, parameters: int = 3) -> View:
-    """A network of some density with five liars, models drawn at random."""
+    """A random network with five Byzantine agents and random models."""
     numbers = torch.Generator().manual_seed(seed)
     adapted, previous = torch.randn(2, agents, parameters, generator=numbers, dtype=torch.float64)
     graph = Graph.erdos_renyi(agents, 0.5, seed)
@@ -83,7 +84,7 @@ def random_view(seed: int = 0, agents: int = 14, parameters: int = 3) -> View:
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """y = xᵀGOAL + noise, for everybody alike."""
+    """y = xᵀGOAL + noise, the same for all agents."""
 
     agents: int
 
@@ -102,16 +103,16 @@ def squared_error(theta: Tensor, sample: Sample) -> Tensor:
 
 
 def common_goal(agents: int = 12) -> Task:
-    """Everybody learns the same from a stream: averaging is right, were all honest."""
+    """All agents learn the same from a stream. Without Byzantine agents, averaging would be right."""
     exact = Quadratic(torch.tensor(GOAL).expand(agents, 3), torch.eye(3).expand(agents, 3, 3))
     model = Formula(3, squared_error)
     return Task(model, Regression(agents), step_size=0.05, exact=exact, together=True)
 
 
 def regret(rule: Any, attack: Any, graph: Graph | None = None, byzantine: int = 3, rounds: int = 60) -> float:
-    """The mean over normal agents and the last ten rounds, in the network with a common goal."""
+    """The mean regret of normal agents in the last ten rounds, with the task `common_goal`."""
     task = common_goal() if graph is None else common_goal(graph.agents)
     result = simulate(task, graph, rule=rule, attack=attack, byzantine=byzantine, rounds=rounds, device="cpu")
-    # In double precision: a mean of what attacks do to an average would overflow.
+    # Use float64: attacks make the regret of averaging so large that its mean would overflow.
     of_normal = result["regret"].astype("float64").where(~result["byzantine_agent"])
     return float(of_normal.isel(round=slice(-10, None)).mean())

@@ -1,4 +1,4 @@
-"""Inboxes for tests of rules: one agent's, written down by hand, and a random network's, read agent by agent."""
+"""Inboxes for tests of rules: that of one agent, written by hand, and those of a random network, agent by agent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def one_agent(
     step_size: float = 0.1,
     forgetting: float = 0.5,
     groups: Sequence[int] | None = None,
-    liars: Sequence[int] = (),
+    byzantine: Sequence[int] = (),
 ) -> Inbox:
-    """What agent 0 sees who has `own` and hears these; None is silence. The loss of θ is ‖θ − aim‖², zero unless given.
+    """The inbox of agent 0, which has the model `own` and hears `messages`; None means silence.
 
-    The truth is the same: the risk of θ is its loss, `groups` and `liars` count from agent 0, the one who looks.
+    The loss of θ is ‖θ − aim‖²; by default `aim` is zero. The true risk of θ is its loss. `groups` and `byzantine`
+    describe all agents, from agent 0 on.
     """
     width, count = len(own), len(messages) + 1
     rows = torch.tensor([own, *(m if m is not None else [0.0] * width for m in messages)], dtype=torch.float64)
@@ -40,7 +41,7 @@ def one_agent(
     arrived = torch.tensor([True, *(m is not None for m in messages)])
     goal = torch.tensor(aim or [0.0] * width, dtype=torch.float64).expand(count, width)
     model = Formula(width, lambda theta, sample: (theta - sample[0]).square().sum(-1))
-    normal = torch.tensor([agent not in liars for agent in range(count)])
+    normal = torch.tensor([agent not in byzantine for agent in range(count)])
     group = torch.tensor(groups or [0] * count)
     return Inbox(
         model=model,
@@ -58,7 +59,7 @@ def one_agent(
 
 
 def first_of(rule: Rule[Any], *rounds: Inbox) -> tuple[list[float], list[float] | None]:
-    """The model, and the weights, that agent 0 has after these rounds."""
+    """The model and the weights of agent 0 after these rounds."""
     state = rule.init(rounds[0].own.new_zeros(rounds[0].heard.shape))
     for inbox in rounds:
         combined = rule.combine(inbox, state)
@@ -68,7 +69,7 @@ def first_of(rule: Rule[Any], *rounds: Inbox) -> tuple[list[float], list[float] 
 
 
 def random_story(seed: int, agents: int = 8, dense: bool = False) -> Story:
-    """Three rounds of a random one-way graph in which every fourth sender or so is silent in a round."""
+    """Three rounds on a random one-way graph. In every round, about a quarter of the senders are silent."""
     numbers = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -84,23 +85,23 @@ def random_story(seed: int, agents: int = 8, dense: bool = False) -> Story:
 
 @dataclass(frozen=True, eq=False)
 class Ear:
-    """What one agent sees in one round, in plain vectors; `messages` are those it heard, by sender, its own first."""
+    """What one agent sees in one round, in plain vectors. `messages` has what it heard, by sender, its own first."""
 
     agent: int
     own: Tensor
     previous: Tensor
     messages: dict[int, Tensor]
     loss: Callable[[Tensor], float]
-    """Of a travelling part with the agent's own private part, or of a whole model, on the next sample."""
+    """The loss on the next sample, of a shared part with the agent's own private part, or of a whole model."""
     combined: Tensor
     weights: dict[int, float] | None
-    """What came of it, to be compared with."""
+    """`combined` and `weights` are the results of the rule, to be tested."""
     mu: float
     nu: float
 
 
 def ears(story: Story, rule: Rule[Any]) -> Iterator[list[Ear]]:
-    """Every round of a story as its agents see it, with what `rule` made of it."""
+    """Every round of a story as its agents see it, with the results of `rule`."""
     for inbox, _, combined in story.play(rule):
         yield [_ear(story, inbox, combined, agent) for agent in range(story.graph.agents)]
 
@@ -129,7 +130,7 @@ def _ear(story: Story, inbox: Inbox, combined: Combined[Any], agent: int) -> Ear
 
 
 class Average:
-    """A smoothed mean in plain numbers: φ ← (1 − ν) φ + ν x, divided by the weight that observations have so far."""
+    """A smoothed mean in plain numbers: φ ← (1 − ν) φ + ν x, divided by the total weight of the observations."""
 
     def __init__(self) -> None:
         self.weights: list[float] = []
@@ -151,13 +152,13 @@ class Average:
 
 
 def inverse(evidence: dict[int, float]) -> dict[int, float]:
-    """Weights by 1/φ over those given."""
+    """Weights proportional to 1/φ."""
     total = sum(1 / value for value in evidence.values())
     return {who: 1 / value / total for who, value in evidence.items()}
 
 
 def close(ear: Ear, weights: dict[int, float]) -> None:
-    """The agent should have these weights, none for the others, and the mix that they tell."""
+    """Assert that the agent has these weights, 0 for all others, and the resulting mix."""
     assert ear.weights is not None
     for sender, weight in ear.weights.items():
         assert math.isclose(weight, weights.get(sender, 0.0), abs_tol=1e-9), (ear.agent, sender)

@@ -1,12 +1,12 @@
-"""The paper's equations 2, 3, 4, 9 and 10 in plain Python, to be read beside the paper and to judge the engine by.
+"""The paper's equations 2, 3, 4, 9 and 10 in plain Python, to be read beside the paper. It is the engine's reference.
 
-Loops over agents and neighbours, one model at a time, in float64. With the engine it shares what a run is given, and
-nothing of how a run is computed: random draws, the graph's lists of neighbours, the start models, and the rule and the
-attack as bags of settings. Losses are those of one agent's module (or formula) on one agent's sample; gradients come
-from ordinary autograd.
+It loops over agents and neighbours, one model at a time, in float64. It shares the inputs of a run with the engine:
+random draws, lists of neighbours, initial models, and the parameters of the rule and the attack. It shares no
+computation with it. Losses are those of one agent's module (or formula) on one agent's sample. Gradients come from
+ordinary autograd.
 
-Symbols: agent k, neighbour l (k is one of its own), θ_k the model, θ̂_k the adapted model, φ_lk how badly l's model
-does by k, a_lk the weight k gives to l, μ_k step size, ν_k forgetting factor, ξ_k sample.
+Symbols: agent k, neighbour l (k is a neighbour of itself), θ_k the model, θ̂_k the adapted model, φ_lk the smoothed loss
+of l's model on k's data, a_lk the weight that k gives to l, μ_k step size, ν_k forgetting factor, ξ_k sample.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from varangian.core.optimisers import Optimiser, adam, sgd
 from varangian.engine.world import World
 
 Vector = Tensor
-"""One agent's parameters, a row of numbers; those that travel come first."""
+"""The parameters of one agent; the shared ones come first."""
 Sample = tuple[Tensor, ...]
 """One agent's sample."""
 Message = Vector | None
-"""What arrives from a neighbour; None where nothing was sent."""
+"""What arrives from a neighbour; None if nothing was sent."""
 
 
 @dataclass
 class Agent:
-    """All that one agent knows and remembers."""
+    """Everything that one agent knows and remembers."""
 
     number: int
     theta: Vector
@@ -46,7 +46,7 @@ class Agent:
     forgetting: float
     skip: float
     fresh: bool = True
-    """Has not trained on its sample yet."""
+    """Whether it has not trained on its sample yet."""
     phi: dict[int, float] = field(default_factory=dict[int, float])
     """φ_lk of every neighbour l."""
     observations: dict[int, int] = field(default_factory=dict[int, int])
@@ -59,11 +59,11 @@ class Agent:
 
 
 class Network:
-    """One seed's network, played round by round: `for _ in range(50): network.play_round()`."""
+    """The network of one seed. To run it: `for _ in range(50): network.play_round()`."""
 
     def __init__(self, world: World, rule: Any, attack: Any) -> None:
         if len(world.seeds) != 1:
-            raise ValueError("the reference plays one seed at a time")
+            raise ValueError("the reference runs one seed at a time")
         self.world, self.rule, self.attack = world, rule, attack
         self.round = 0
         self.shared = world.model.shared
@@ -86,7 +86,7 @@ class Network:
 
     @torch.no_grad()
     def play_round(self) -> None:
-        """Adapt, send, hear, judge, combine: in the paper's order."""
+        """One round in the paper's order: adapt, send, hear, judge, combine."""
         schedule = self.world.task.schedule
         factor = 1.0 if schedule is None else schedule(self.round)
         adapted = [self.adapt(agent, agent.step_size * factor) for agent in self.agents]
@@ -99,7 +99,7 @@ class Network:
             if agent.fresh:
                 agent.sample = tuple(part[k] for part in arriving)
             if k in self.byzantine:
-                # Byzantine agents train alone: what they would send were they honest.
+                # Byzantine agents train alone; attacks use these models as their honest ones.
                 combined.append(adapted[k])
             else:
                 inbox = self.hear(agent, adapted)
@@ -113,7 +113,7 @@ class Network:
     def adapt(self, agent: Agent, step_size: float) -> Vector:
         """θ̂_k,i = θ_k,i−1 − μ_k ∇ℓ(θ_k,i−1; ξ_k^(i−1)) (eq. 2).
 
-        Who skips takes no step, and a step that does not lead to finite numbers is not taken either.
+        Agents without a new batch take no step. A step that does not lead to finite numbers is not taken either.
         """
         if not agent.fresh:
             return agent.theta
@@ -136,18 +136,18 @@ class Network:
         return self._lists[1][k]
 
     def hear(self, agent: Agent, adapted: list[Vector]) -> dict[int, Message]:
-        """What every neighbour sent to this agent, its own model first; what is not finite was not heard."""
+        """The messages to this agent, its own first. Messages that are not finite count as silence."""
         inbox: dict[int, Message] = {agent.number: adapted[agent.number][: self.shared]}
         for neighbour in self.neighbours(agent.number):
             if neighbour in self.byzantine:
-                message = self.lie(self.attack, neighbour, agent.number, adapted)
+                message = self.byzantine_message(self.attack, neighbour, agent.number, adapted)
                 inbox[neighbour] = message if message is not None and finite(message) else None
             else:
                 inbox[neighbour] = adapted[neighbour][: self.shared]
         return inbox
 
-    def lie(self, attack: Any, sender: int, receiver: int, adapted: list[Vector]) -> Message:
-        """What a Byzantine sender tells one receiver."""
+    def byzantine_message(self, attack: Any, sender: int, receiver: int, adapted: list[Vector]) -> Message:
+        """What a Byzantine agent sends to one receiver."""
         honest = adapted[sender][: self.shared]
         match attack:
             case attacks.uniform():
@@ -168,11 +168,13 @@ class Network:
             case attacks.crash():
                 return honest if self.round < attack.at else None
             case attacks.sleeper():
-                return honest if self.round < attack.until else self.lie(attack.then, sender, receiver, adapted)
+                if self.round < attack.until:
+                    return honest
+                return self.byzantine_message(attack.then, sender, receiver, adapted)
         raise ValueError(f"the reference does not know the attack {attack}")
 
     def lot(self, attack: str, width: int) -> Tensor:
-        """This round's random numbers of an attack, a row for every agent that might be the sender."""
+        """The random numbers of an attack in this round, one row per agent."""
         if self._lots[:2] != (attack, self.round):
             draw = self.world.draws.normal if attack == "gaussian" else self.world.draws.uniform
             self._lots = attack, self.round, draw(f"{attack} attack", self.round, width, torch.float64)
@@ -183,7 +185,7 @@ class Network:
     def combine(
         self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
     ) -> Vector:
-        """θ_k,i = Σ_{l ∈ N_k} a_lk(i) θ̂_l,i (eq. 3); what does not travel stays one's own."""
+        """θ_k,i = Σ_{l ∈ N_k} a_lk(i) θ̂_l,i (eq. 3). Private parameters stay the agent's own."""
         self.remember_only(agent, inbox)
         agent.weights = self.weights(agent, own, inbox, trained_on, step_size)
         theta = torch.zeros(self.shared, dtype=torch.float64)
@@ -197,7 +199,7 @@ class Network:
     def weights(
         self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
     ) -> dict[int, float]:
-        """a_lk for every neighbour that was heard: non-negative, summing to one."""
+        """a_lk for every neighbour that was heard. They are not negative and sum to one."""
         k, rule = agent.number, self.rule
         if isinstance(rule, rules.alone):
             return {k: 1.0}
@@ -215,7 +217,7 @@ class Network:
             }
             return weigh(evidence, keep_all(evidence), k)
         if isinstance(rule, rules.loss_based):
-            # eq. 9: a_lk ∝ r_k(θ̂_l)^−1; eq. 10: the same over those with r_k(θ̂_l) ≤ r_k(θ̂_k).
+            # eq. 9: a_lk ∝ r_k(θ̂_l)^−1; eq. 10: the same for neighbours with r_k(θ̂_l) ≤ r_k(θ̂_k).
             sample = agent.sample if (rule.judge or self.world.task.judge) == "next" else trained_on
             risk = {
                 neighbour: smooth(agent, neighbour, self.judge(own, message, sample), nu, rule.start)
@@ -228,13 +230,13 @@ class Network:
         raise ValueError(f"the reference does not know the rule {rule}")
 
     def judge(self, own: Vector, message: Message, sample: Sample) -> float:
-        """ℓ(θ̂_l; ξ_k): a neighbour's model on my data, with my own private part where one does not travel."""
+        """ℓ(θ̂_l; ξ_k): the loss of a neighbour's shared part, with the agent's private part, on the agent's data."""
         if message is None:
             return math.inf
         return float(self.judging_loss(torch.cat((message, own[self.shared :])), sample))
 
     def distance(self, target: Vector, message: Message, p: float) -> float:
-        """‖θ̃_k − θ̂_l‖_p over what travels."""
+        """‖θ̃_k − θ̂_l‖_p over the shared parameters."""
         if message is None:
             return math.inf
         gaps: list[float] = (target[: self.shared] - message).abs().tolist()
@@ -243,16 +245,17 @@ class Network:
         return float(sum(gap**p for gap in gaps) ** (1 / p))
 
     def remember_only(self, agent: Agent, inbox: Iterable[int]) -> None:
-        """Who is no neighbour this round is forgotten, and a stranger should it return."""
+        """Forget agents that are not neighbours in this round. If they return, they start anew."""
         agent.phi = {neighbour: agent.phi[neighbour] for neighbour in inbox if neighbour in agent.phi}
         agent.observations = {who: count for who, count in agent.observations.items() if who in agent.phi}
 
 
 def smooth(agent: Agent, neighbour: int, observed: float, nu: float, start: float) -> float:
-    """φ_lk^i = (1 − ν_k) φ_lk^(i−1) + ν_k · observed, and the evidence it amounts to.
+    """Update φ_lk^i = (1 − ν_k) φ_lk^(i−1) + ν_k · observed, and return φ corrected for its start.
 
-    From φ^(−1) = 0, t observations hold 1 − (1 − ν)^t of the whole: dividing by it changes nothing among neighbours who
-    were always heard, and gives no head start to those who were not. What is not finite is no observation.
+    Starting from φ^(−1) = 0, t observations have a total weight of 1 − (1 − ν)^t. Division by it changes nothing among
+    neighbours that were always heard, and gives no advantage to those that were not. Values that are not finite are not
+    observations.
     """
     phi = agent.phi.setdefault(neighbour, start)
     if not math.isfinite(observed):
@@ -267,7 +270,7 @@ def heard(inbox: dict[int, Message]) -> list[int]:
 
 
 def keep_all(evidence: dict[int, float]) -> list[int]:
-    """Everyone of whom there is evidence (eq. 4, eq. 9)."""
+    """All neighbours with finite evidence (eq. 4, eq. 9)."""
     return [neighbour for neighbour, value in evidence.items() if math.isfinite(value)]
 
 
@@ -277,9 +280,9 @@ def keep_not_worse(risk: dict[int, float], k: int) -> list[int]:
 
 
 def weigh(evidence: dict[int, float], kept: list[int], k: int) -> dict[int, float]:
-    """a_lk = φ_lk^−1 / Σ_p φ_pk^−1 over those kept, 0 for the others; all for k itself where nobody is kept.
+    """a_lk = φ_lk^−1 / Σ_p φ_pk^−1 for the neighbours kept, and 0 for the others. If none is kept, a_kk = 1.
 
-    Evidence of 0, or less, has no inverse that could be a weight: those who have it share all the weight.
+    Evidence of 0 or less has no inverse that could be a weight. Neighbours with such evidence share all the weight.
     """
     if not kept:
         return {k: 1.0}
@@ -297,7 +300,7 @@ LossOfOne = Callable[[Vector, Sample], Tensor]
 
 
 def losses_of(model: Model) -> tuple[LossOfOne, LossOfOne]:
-    """The loss while training and the loss while judging, which differ for modules with dropout and the like."""
+    """The loss in training mode and in evaluation mode. They differ for modules such as dropout."""
     if isinstance(model, Formula):
         return model.loss, model.loss
     if not isinstance(model, Stacked):
@@ -328,7 +331,7 @@ def gradient_of(loss: LossOfOne, theta: Vector, sample: Sample) -> Vector:
 
 
 def direction(optimiser: Optimiser, agent: Agent, gradient: Vector) -> Vector:
-    """Where to step: the gradient itself (eq. 2), or what momentum or Adam make of it."""
+    """The direction of a step: the gradient (eq. 2), or that of momentum or Adam."""
     if isinstance(optimiser, sgd):
         gradient = gradient + optimiser.weight_decay * agent.theta
         if optimiser.momentum:

@@ -1,4 +1,4 @@
-"""The robust functions of ByzFL and ByzPy, where they are installed: to compare with, never to use."""
+"""The robust functions of ByzFL and ByzPy, if installed. Tests compare with them; the library never uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def byzfl(part: str = "aggregators") -> ModuleType:
-    """ByzFL's aggregators, or its attacks: its front page imports data sets and plotting, which need much."""
+    """A module of ByzFL. The package itself is not imported, because it needs datasets and plotting libraries."""
     if "byzfl" not in sys.modules:
         spec = importlib.util.find_spec("byzfl")
         if spec is None or spec.submodule_search_locations is None:
@@ -21,5 +21,5 @@ def byzfl(part: str = "aggregators") -> ModuleType:
 
 
 def byzpy(part: str) -> ModuleType:
-    """One of ByzPy's modules, such as `aggregators.geometric_wise`."""
+    """A module of ByzPy, such as `aggregators.geometric_wise`."""
     return importlib.import_module(f"byzpy.{part}")

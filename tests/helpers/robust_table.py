@@ -1,4 +1,4 @@
-"""Every robust function that makes one vector of many, called in the same way: rule(vectors, f, mask=…)."""
+"""All robust functions that reduce many vectors to one, with the same signature: rule(vectors, f, mask=…)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ WEIGHTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def borne(name: str, f: int, n: int) -> int:
-    """The largest number of liars up to f that the rule bears among n."""
+def max_tolerated(name: str, f: int, n: int) -> int:
+    """The largest number of Byzantine vectors, up to f, that the rule tolerates among n."""
     return max(0, min(f, (n - 3) // 2 if "krum" in name else (n - 1) // 2))

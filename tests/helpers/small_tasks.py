@@ -1,4 +1,4 @@
-"""Tasks small enough to be played many times in a test."""
+"""Tasks that are small enough to run many times in a test."""
 
 from __future__ import annotations
 

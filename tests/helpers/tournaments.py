@@ -1,4 +1,4 @@
-"""Small tournaments, made-up ones, and what tests of tournaments ask of them."""
+"""Helpers for tests of tournaments: small and made-up tournaments, and functions to read them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Blank:
 
 
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[xr.Dataset]:
-    """What `simulate` gave each time that a tournament called it."""
+    """The results of all calls of `simulate` by a tournament."""
     given: list[xr.Dataset] = []
     inner: Callable[..., xr.Dataset] = simulate
 
@@ -63,7 +63,7 @@ def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[xr.Dataset]:
 
 
 def first_tournament(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Standings]:
-    """A small tournament and the folder it wrote."""
+    """The folder and the standings of a small tournament."""
     folder = tmp_path_factory.mktemp("tournament") / "first"
     return folder, compete_into(small(), folder)
 

@@ -75,6 +75,8 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, cluste
     finished = list((out / UNFINISHED).glob("*/cells/*.nc"))
     assert 1 <= len(finished) < 3
     assert list((out / UNFINISHED).glob("*/cells/*/*.checkpoint")), "also of cells that were running"
+    if kill == signal.SIGTERM:
+        return  # what lies there is the same as after an interrupt
     again = command(str(out / "config.toml"), "--resume", "--out", str(out), "--quiet", address=cluster.address)
     done = subprocess.run(again, **pipes, timeout=LONG, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -65,7 +65,7 @@ class Reader:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(address)
-        self.page.wait_for_selector("html[data-ready=true]", timeout=60_000)
+        self.page.wait_for_selector("html[data-ready=true]", timeout=300_000)
         self.address = address
 
     def traces(self, plot: str) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Reader:
 
     def until(self, holds: str) -> None:
         """Wait until something holds. Playwright's own way evaluates text in the page, which its policy forbids."""
-        for _ in range(300):
+        for _ in range(3000):
             if self.page.evaluate(holds):
                 return
             self.page.wait_for_timeout(100)

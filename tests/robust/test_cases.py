@@ -220,37 +220,49 @@ def test_numpy_views_that_torch_cannot_hold() -> None:
             "nearest_neighbour_mixing needs f < n, but n is 5 and f is 5",
         ),
         (lambda x: robust.trimmed_mean(x[None], 3), "trimmed_mean needs 2f < n, but n is 5 and f is 3"),
-        (lambda x: robust.trimmed_mean(x, -1), "trimmed_mean takes f as a whole number that is not negative, not -1"),
-        (lambda x: robust.trimmed_mean(x, 1.0), "trimmed_mean takes f as a whole number that is not negative, not 1.0"),
-        (lambda x: robust.krum(x, torch.tensor([1, 1])), "krum takes f as a whole number, or as a tensor () of them"),
+        (lambda x: robust.trimmed_mean(x, -1), "trimmed_mean needs f to be a whole number of 0 or more, not -1"),
+        (lambda x: robust.trimmed_mean(x, 1.0), "trimmed_mean needs f to be a whole number of 0 or more, not 1.0"),
+        (
+            lambda x: robust.krum(x, torch.tensor([1, 1])),
+            "krum needs f to be a whole number, or a tensor () of them, not (2,)",
+        ),
         (
             lambda x: robust.multi_krum(x, 1, m=6),
             "multi_krum averages m of n vectors, 1 ≤ m ≤ n, but n is 5 and m is 6",
         ),
-        (lambda x: robust.monna(x, 1, own=5), "own must be the number of one of the 5 vectors, 0 to 4, not 5"),
-        (lambda x: robust.clip(x, torch.zeros(3), 1.0), "a centre or reference must be a vector (2,) beside"),
+        (lambda x: robust.monna(x, 1, own=5), "own must be the number of a vector, from 0 to 4, but is 5"),
+        (lambda x: robust.clip(x, torch.zeros(3), 1.0), "must have the shape (2,) of one vector, but has (3,)"),
         (lambda x: robust.centred_clipping(x, -1.0), "a radius must not be negative, but is -1.0"),
         (
             lambda x: robust.centred_clipping(x, 1.0, iterations=0),
             "centred_clipping needs at least one iteration, not 0",
         ),
-        (lambda x: robust.self_centred_clipping(x, 0, torch.ones(2)), "a radius is a number, or one for each"),
+        (lambda x: robust.self_centred_clipping(x, 0, torch.ones(2)), "a radius is one number, or one for each"),
         (
             lambda x: robust.self_centred_clipping(x, 0, 1.0, [1.0]),
-            "weights must be one for each of 5 vectors, not (1,)",
+            "there must be one weight for each of 5 vectors, but their shape is (1,)",
         ),
-        (lambda x: robust.geometric_median(x, iterations=0), "geometric_median needs an iteration"),
-        (lambda x: robust.median(x[0]), "vectors must be a stack (n, d) of at least one number, not (2,)"),
-        (lambda x: robust.median(x[:0]), "vectors must be a stack (n, d) of at least one number, not (0, 2)"),
+        (lambda x: robust.geometric_median(x, iterations=0), "geometric_median needs iterations ≥ 1"),
+        (
+            lambda x: robust.median(x[0]),
+            "vectors must be a stack (n, d) with at least one number, but their shape is (2,)",
+        ),
+        (
+            lambda x: robust.median(x[:0]),
+            "vectors must be a stack (n, d) with at least one number, but their shape is (0, 2)",
+        ),
         (
             lambda x: robust.median(x.int()),
-            "vectors must be a torch or NumPy array of floating numbers, not torch.int32",
+            "vectors must be a torch or NumPy array of floating-point numbers, not torch.int32",
         ),
         (
             lambda x: robust.median(x.int().numpy()),
-            "vectors must be a torch or NumPy array of floating numbers, not int32",
+            "vectors must be a torch or NumPy array of floating-point numbers, not int32",
         ),
-        (lambda x: robust.median(list(x)), "vectors must be a torch or NumPy array of floating numbers, not list"),
+        (
+            lambda x: robust.median(list(x)),
+            "vectors must be a torch or NumPy array of floating-point numbers, not list",
+        ),
         (lambda x: robust.median(x, mask=torch.ones(4, dtype=torch.bool)), "it must be (5,) of torch.bool, not (4,)"),
         (lambda x: robust.median(x, mask=torch.ones(5)), "it must be (5,) of torch.bool, not (5,) of torch.float32"),
     ],
@@ -263,5 +275,5 @@ def test_bad_input_says_what_is_wrong_in_one_line(call: Callable[[Tensor], objec
 
 
 def test_too_many_subsets_are_refused_by_their_number() -> None:
-    with pytest.raises(BadInput, match="would look at 593775 subsets of 30 vectors, at most 200000 are allowed"):
+    with pytest.raises(BadInput, match="would look at 593775 subsets of 30 vectors, but at most 200000 are allowed"):
         robust.minimum_diameter_average(torch.zeros(30, 2), 6)

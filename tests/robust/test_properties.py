@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robust_table import RULES, WEIGHTS, borne
+from robust_table import RULES, WEIGHTS, max_tolerated
 from torch import Tensor
 
 from varangian import robust
@@ -41,7 +41,7 @@ def test_the_order_of_vectors_does_not_matter(name: str, crowd: tuple[int, int, 
     if name == "krum":
         n = max(n, 6)  # With one neighbour that counts, the nearest two have the same score.
         f = min(f, n - 5)
-    vectors, f = draw(seed, n, d), borne(name, f, n)
+    vectors, f = draw(seed, n, d), max_tolerated(name, f, n)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     assert_near(RULES[name](vectors[order], f), RULES[name](vectors, f))
 
@@ -51,7 +51,7 @@ def test_the_order_of_vectors_does_not_matter(name: str, crowd: tuple[int, int, 
 @given(crowds)
 def test_moving_all_vectors_moves_the_result(name: str, crowd: tuple[int, int, int, int]) -> None:
     seed, n, d, f = crowd
-    vectors, f, by = draw(seed, n, d), borne(name, f, n), 10 * draw(seed + 1, d)
+    vectors, f, by = draw(seed, n, d), max_tolerated(name, f, n), 10 * draw(seed + 1, d)
     assert_near(RULES[name](vectors + by, f), RULES[name](vectors, f) + by)
 
 
@@ -60,7 +60,7 @@ def test_moving_all_vectors_moves_the_result(name: str, crowd: tuple[int, int, i
 @given(crowds, st.sampled_from([1e-20, 1e-3, 7.0, 1e20]))
 def test_scaling_all_vectors_scales_the_result(name: str, crowd: tuple[int, int, int, int], by: float) -> None:
     seed, n, d, f = crowd
-    vectors, f = draw(seed, n, d), borne(name, f, n)
+    vectors, f = draw(seed, n, d), max_tolerated(name, f, n)
     assert_near(RULES[name](vectors * by, f) / by, RULES[name](vectors, f))
 
 
@@ -96,9 +96,9 @@ def test_many_neighbourhoods_at_once_are_each_as_if_alone(
             expected = there[:1] if name == "krum" else there
             assert_near(together[which], expected.mean(0))
             continue
-        alone = RULES[name](there, borne(name, int(liars[which]), len(there)))
+        alone = RULES[name](there, max_tolerated(name, int(liars[which]), len(there)))
         assert_near(together[which], alone)
-        assert_near(the_same[which], RULES[name](there, borne(name, f, len(there))))
+        assert_near(the_same[which], RULES[name](there, max_tolerated(name, f, len(there))))
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -106,7 +106,7 @@ def test_many_neighbourhoods_at_once_are_each_as_if_alone(
 @given(crowds)
 def test_weights_are_convex_and_make_the_result(name: str, crowd: tuple[int, int, int, int]) -> None:
     seed, n, d, f = crowd
-    vectors, f = draw(seed, 2, n, d), borne(name, f, n)
+    vectors, f = draw(seed, 2, n, d), max_tolerated(name, f, n)
     mask = draw(seed + 1, 2, n) < 1
     mask[:, 0] = True
     weights = WEIGHTS[name](vectors, f, mask=mask)

@@ -40,7 +40,7 @@ def test_every_rule_keeps_the_contract(rule: Any) -> None:
 def test_the_oracle_averages_heard_friends_and_nobody_else() -> None:
     # A friend, a liar with the same task, an honest neighbour with another, a silent friend, and a friend.
     messages = ([2, 0], [9, 9], [0, 4], None, [4, 2])
-    inbox = one_agent([0, 1], *messages, groups=[1, 1, 1, 0, 1, 1], liars=[2])
+    inbox = one_agent([0, 1], *messages, groups=[1, 1, 1, 0, 1, 1], byzantine=[2])
     model, weights = first_of(oracle(), inbox)
     assert weights == pytest.approx([1 / 3, 1 / 3, 0, 0, 0, 1 / 3])
     assert model == pytest.approx([2, 1])
@@ -54,7 +54,7 @@ def test_the_best_mix_of_two_is_where_the_line_passes_nearest_to_the_aim() -> No
 
 
 def test_lies_that_happen_to_help_are_used_and_what_does_not_help_is_not() -> None:
-    inbox = one_agent([2, 0], [-2, 0], [50, 50], None, aim=[0, 0], liars=[1])
+    inbox = one_agent([2, 0], [-2, 0], [50, 50], None, aim=[0, 0], byzantine=[1])
     _, weights = first_of(best_in_hindsight(steps=40), inbox)
     assert weights == pytest.approx([0.5, 0.5, 0, 0], abs=1e-2)
 
@@ -201,5 +201,5 @@ def test_held_out_data_can_be_the_truth() -> None:
 def test_a_task_that_only_watches_training_has_no_known_risk() -> None:
     data = [(torch.randn(6, 2), torch.randint(0, 2, (6,))) for _ in range(3)]
     task = Task.supervised(nn.Linear(2, 2), nn.functional.cross_entropy, data, batch=3, watch_training=True)
-    with pytest.raises(BadInput, match="nobody knows the true risk"):
+    with pytest.raises(BadInput, match="true risk of this task is not known"):
         simulate(task, rule=rules.best_in_hindsight(steps=1), rounds=1)

@@ -1,9 +1,9 @@
 """What an attack is: what Byzantine agents send instead of their adapted models.
 
-An attack is an immutable value with two pure functions. `init` makes its state; `send` sees what the threat model
-grants, and returns one message per Byzantine sender (`ToAll`) or one per edge (`ToEach`), and its next state. An attack
-on data has a third, `poison`, which changes the samples that Byzantine agents train on. Nothing else in the engine
-knows who is Byzantine. `varangian.testing.check_attack` checks the contract.
+An attack is an immutable value with two pure functions. `init` makes its state. `send` sees what the threat model
+grants, and returns the messages and the next state. There is one message per Byzantine sender (`ToAll`) or one per
+edge (`ToEach`). An attack on data has a third function, `poison`, which changes the samples that Byzantine agents
+train on. Nothing else in the engine knows who is Byzantine. `varangian.testing.check_attack` checks the contract.
 """
 
 from __future__ import annotations
@@ -29,70 +29,72 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, eq=False)
 class Insight:
-    """What an omniscient adversary knows besides messages."""
+    """What an omniscient adversary knows in addition to the models that agents send."""
 
     model: Model
     models: Models
-    """θ̂ of everyone, the parts that do not travel included."""
+    """The adapted models θ̂ of all agents, with the parameters that are never sent."""
     sample: Sample
-    """What each agent has just trained on."""
+    """The sample that each agent has just trained on."""
     risk: Risk
-    """How good a model really is for each agent; its loss on the last sample where nothing better is known."""
+    """The true risk of a model for each agent. Where it is unknown, the loss on the last sample."""
     foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
-    """The models that agents would combine if this were sent and they judged on the last sample: with the rule they
-    follow and what it remembers, or with another rule, which then remembers nothing."""
+    """The models that agents would combine if these messages were sent and they judged on the last sample.
+
+    The second argument is another rule to try, which starts with an empty state. None means the rule that agents
+    follow, with its state."""
 
     @staticmethod
     def hidden() -> Insight:
-        """In place of an insight where only a part of a network is here."""
+        """The placeholder for an insight where this process holds only a part of the network."""
         return cast(Insight, Hidden())
 
 
 class Hidden:
-    """In place of an insight where only a part of a network is played: nobody there knows all that agents remember."""
+    """The placeholder for an insight in a shard, which does not know the state of all agents."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise BadInput(
-            "an attack that looks into what all agents remember, as best-response does, cannot be played in shards; "
+            "an attack that needs the state of all agents, such as best-response, cannot run in shards; "
             "run it with --engine local"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What Byzantine agents know when they send: everything, for they are taken to collude and to listen."""
+    """What Byzantine agents know when they send: everything, because we assume that they collude and listen."""
 
     round: int
     adapted: Float[Tensor, "agent parameter"]
-    """θ̂ of everyone, Byzantine agents' own included: what they would send were they honest."""
+    """The adapted models θ̂ of all agents. Those of Byzantine agents are what they would send if they were honest."""
     previous: Float[Tensor, "agent parameter"]
-    """θ of everyone before adapting."""
+    """The models θ of all agents before they adapt."""
     byzantine: Int[Tensor, " byzantine"]
     draws: Draws
-    """Of the Byzantine agents."""
+    """The random numbers of the Byzantine agents."""
     wiring: Wiring
     network: Int[Tensor, " agent"]
-    """Which network an agent belongs to: several seeds' may run side by side, and know nothing of each other."""
+    """The network of each agent. The networks of several seeds may run side by side, and know nothing of each other."""
     insight: Insight
 
     @property
     def sender(self) -> Int[Tensor, " edge"]:
-        """Of the edges on which Byzantine agents send, in the order `ToEach` wants its rows."""
+        """The senders of the edges on which Byzantine agents send, in the order of the rows of `ToEach`."""
         return self.wiring.sender
 
     @property
     def receiver(self) -> Int[Tensor, " edge"]:
-        """The hearing ends of these edges."""
+        """The receivers of these edges."""
         return self.wiring.receiver
 
     @property
     def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
-        """Senders and receivers of the edges between normal agents, everyone's own included."""
+        """Senders and receivers of the edges between normal agents, including the edge of each agent to itself."""
         return self.wiring.among_normal
 
     @property
     def own(self) -> Float[Tensor, "byzantine parameter"]:
-        """What the Byzantine agents would send were they honest."""
+        """What the Byzantine agents would send if they were honest."""
         return self.adapted[self.byzantine]
 
     def uniform(self, purpose: str) -> Float[Tensor, "byzantine parameter"]:
@@ -102,7 +104,7 @@ class View:
         return self.draws.normal(purpose, self.round, self.adapted.shape[1], self.adapted.dtype)
 
     def nobody(self) -> Tensor:
-        """A mask over Byzantine senders with everyone silent."""
+        """The mask in which all Byzantine senders are silent."""
         return torch.ones_like(self.byzantine, dtype=torch.bool)
 
 
@@ -116,19 +118,23 @@ class Attack(Protocol[State]):
 
 @runtime_checkable
 class Poisons(Protocol):
-    """An attack on data: its senders train as they should on samples that were tampered with."""
+    """An attack on data: Byzantine agents train honestly, on samples that were changed."""
 
     def poison(self, sample: Sample, labels: int) -> Sample:
-        """The sample that a Byzantine agent in that place would train on; `labels` is how many labels there are in the
-        data, or in the first round of a stream of one's own, and 0 where targets are numbers."""
+        """The sample that Byzantine agents train on in place of this one.
+
+        `labels` is the number of labels in the data, or in the first round of a user's own stream. It is 0 where
+        targets are numbers."""
         ...
 
 
 @runtime_checkable
 class Local(Protocol):
-    """An attack that may say it looks at nothing but its senders' models and at what each victim hears and was.
+    """An attack that may declare that it is local.
 
-    Such a one can be worked out wherever its victims are. Those that do not say so are taken to look at everyone.
+    A local attack uses only the models of its senders, the messages that each victim hears and the victim's last
+    model. A cluster can then compute it wherever the victims are. Without this declaration an attack is taken to
+    look at all agents.
     """
 
     @property
@@ -136,7 +142,7 @@ class Local(Protocol):
 
 
 def is_local(attack: AnyAttack) -> bool:
-    """Whether an attack says that it is."""
+    """Whether an attack declares that it is local."""
     return isinstance(attack, Local) and attack.local
 
 

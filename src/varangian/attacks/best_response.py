@@ -1,4 +1,4 @@
-"""The worst that can be told: an adversary that tries the rule it faces before it speaks."""
+"""The strongest attack here: an adversary that tries messages on its victims' rule before it sends one."""
 
 from __future__ import annotations
 
@@ -21,41 +21,61 @@ from varangian.rules.base import Rule
 
 Own = Float[Tensor, "byzantine parameter"]
 Told = Float[Tensor, "agent parameter"]
-"""What each agent is told by all its Byzantine neighbours."""
+"""The message that each agent hears from all its Byzantine neighbours."""
 PerAgent = Float[Tensor, " agent"]
 Length = Float[Tensor, "agent 1"]
 
 
 @dataclass(frozen=True)
 class best_response:
-    """Two-faced and adaptive: to each neighbour what harms it most, found by trying the rule it follows beforehand.
+    """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
 
-    m_k = argmax harm_k(m) · influence_k(m)^patience. Harm is by how much r_k, the true risk of k, is higher than had
-    Byzantine neighbours been silent, after combining and `horizon` more steps of k down its true risk: what is put
-    right at once is no harm. Influence is the part of the way to m that the combined model goes: how far m is trusted.
-    Messages are tried along a few directions, with lengths from a tenth of the victim's last update to `reach` times
-    all there is between models: up the risk, up where it bends most, back against the victim's update, towards its
-    worst neighbour, towards zero, and from a gift, a model better for k than its own, to where that model's fault
-    hardly shows. Silence, honesty, k's last model and the ends of these directions are tried too. Where nothing does
-    harm k hears its own adapted model, which no rule judges worse than its own. The best length is refined.
+    Equation:
+        m_k = argmax_m h_k(m) · w_k(m)^ρ
+        h_k(m) = r_k(D θ_k(m)) − r_k(D θ_k(∅))
+        w_k(m) = min(1, ‖θ_k(m) − θ_k(∅)‖ / ‖m − θ_k(∅)‖)
 
-    Omniscient: knows the rule and what it remembers, the true risk, and the sample each victim has just trained on;
-    not the one it judges on next, if that is another. Costs 8 `lengths` + 2 `refinements` + 6 times judging and
-    combining, with `horizon` gradients each, a round, one candidate at a time. Against any rule: the one to measure it
-    by.
+    Two-faced: each victim k hears a different message. θ_k(m) is the model that k would combine if its Byzantine
+    neighbours sent m, and θ_k(∅) if they were silent. r_k is the true risk of k. D is `horizon` steps of k down this
+    risk, so harm that is repaired at once does not count. h is the harm, w the influence of m on k, and ρ the
+    `patience`. A negative harm is not multiplied by the influence.
+
+    Messages are tried along eight rays, at lengths from a tenth of the victim's last update to `reach` times all
+    distances between models. Six rays start at the victim's models. They lead up the risk, up where it bends most,
+    back against the update, to the worst neighbour, and to zero. Two start at a gift, a model that is better for k
+    than its own, and add an error that k hardly notices. Silence, honesty and a few single models are tried too, and
+    the best length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than
+    its own.
+
+    It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one. It cannot
+    run where the network is split into shards.
+
+    Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
+    does not know the sample that the victim judges on next.
+    Cost: 8 · lengths + 2 · refinements + 6 trials per round. Each trial judges and combines for all agents, and takes
+    `horizon` gradients.
+
+    Example:
+        >>> from varangian import attacks, rules
+        >>> attacks.best_response(lengths=4, refinements=1, rule=rules.average())
+        best_response(lengths=4, refinements=1, horizon=5, patience=2.0, reach=100.0, rule=average())
+
+    Reference:
+        Ours. It stands for the omniscient adversary of the theory.
     """
 
     lengths: int = 6
-    """How many lengths to try in each direction."""
+    """How many lengths to try along each ray."""
     refinements: int = 2
-    """How often to halve the gap between the best length and those beside it."""
+    """How often to halve the gap between the best length and the lengths beside it."""
     horizon: int = 5
-    """How many steps later harm is measured; 0 is at once."""
+    """After how many steps of the victim the harm is measured; 0 measures it at once."""
     patience: float = 2.0
-    """How much trust counts: 0 takes the largest harm of this round, whatever it costs in the next ones."""
+    """ρ: how much influence counts; 0 takes the largest harm of this round, whatever it costs in later rounds."""
     reach: float = 100.0
+    """The largest length to try, in distances between models."""
     rule: Rule[Any] | None = None
-    """The rule to try; the one that victims follow, with all it remembers, unless given."""
+    """The rule to try. By default the rule that victims follow, with all that it remembers."""
 
     def __post_init__(self) -> None:
         if self.lengths < 1:
@@ -91,7 +111,7 @@ class best_response:
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """What would come of a message."""
+    """The consequences of a message for each agent."""
 
     view: View
     rule: Rule[Any] | None
@@ -99,14 +119,14 @@ class Outlook:
     patience: float
     step_size: Length
     quiet: Models
-    """What everyone would combine if Byzantine agents were silent."""
+    """The models that agents would combine if Byzantine agents were silent: θ_k(∅)."""
 
     @staticmethod
     def of(view: View, rule: Rule[Any] | None, horizon: int, patience: float) -> Outlook:
         insight, shared = view.insight, view.adapted.shape[1]
         before = torch.cat((view.previous, insight.models[:, shared:]), 1)
         slope = insight.model.gradient(before, insight.sample).norm(dim=1, keepdim=True)
-        # μ_k, or what another optimiser made of it in the last step.
+        # μ_k, or the effective step size of another optimiser in the last round.
         step_size = (insight.models - before).norm(dim=1, keepdim=True) / torch.where(slope > 0, slope, 1)
         nobody = torch.ones_like(view.sender, dtype=torch.bool)
         quiet = insight.foresee(ToEach(view.adapted[view.sender], nobody), rule)
@@ -122,7 +142,7 @@ class Outlook:
         return self.risk(self.quiet)
 
     def gain(self, told: Told) -> PerAgent:
-        """harm · influence^patience; harm that is none counts in full."""
+        """harm · influence^patience where there is harm, otherwise the (negative) harm itself."""
         shared = told.shape[1]
         models = self.view.insight.foresee(ToEach(told[self.view.receiver]), self.rule)
         harm, quiet = self.harm(models), self.quiet[:, :shared]
@@ -136,7 +156,7 @@ class Outlook:
 
 
 class Best(NamedTuple):
-    """For each agent the most harmful message so far: base + length · direction, the sender's own model, or none."""
+    """The most harmful message to each agent so far: base + length · direction, the sender's own model, or silence."""
 
     gain: PerAgent
     base: Told
@@ -180,7 +200,7 @@ class Best(NamedTuple):
 
 
 def scales(view: View, worst: Told) -> tuple[Length, Length]:
-    """A length that hardly anybody notices, and one beyond everything there is between models."""
+    """A length that is hardly noticed, and one above all distances between models."""
     update = (view.adapted - view.previous).norm(dim=1, keepdim=True)
     between = update + (worst - view.adapted).norm(dim=1, keepdim=True) + view.adapted.norm(dim=1, keepdim=True)
     between = torch.where(between > 0, between, 1)
@@ -188,7 +208,7 @@ def scales(view: View, worst: Told) -> tuple[Length, Length]:
 
 
 def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterator[tuple[Told, Told]]:
-    """From where and which way to go, unit vectors."""
+    """The rays to try: where each starts, and its direction, a unit vector."""
     adapted, shared = view.adapted, view.adapted.shape[1]
     private = view.insight.models[:, shared:]
 
@@ -197,7 +217,7 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
 
     up = steepest = uphill(view.insight.models)
     for _ in range(climbs):
-        # Far away the way up is where the risk bends most.
+        # Far away, the gradient points to where the risk bends most.
         steepest = uphill(torch.cat((adapted + far * steepest, private), 1))
     to_worst = normalize(worst - adapted)
     hardly_seen = normalize(to_worst - steepest * (to_worst * steepest).sum(1, keepdim=True))
@@ -213,7 +233,7 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
 
 
 def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> Told:
-    """A better model for each agent: down its true risk, the longest of halved steps that gains most."""
+    """A better model for each agent: a few steps down its true risk, each the best of several halved lengths."""
     models, shared = view.insight.models, view.adapted.shape[1]
     least = view.insight.risk(models)
     for _ in range(descents):
@@ -229,12 +249,12 @@ def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> T
 
 
 def gradient_of_risk(view: View, models: Models) -> Models:
-    """∇r_k(θ_k) for every agent; of its loss on the last sample where the risk has no gradient."""
+    """∇r_k(θ_k) for every agent. Where the risk has no gradient, that of the loss on the last sample."""
     with torch.enable_grad():
         leaf = models.detach().requires_grad_()
         risk = view.insight.risk(leaf)
         if risk.requires_grad:
-            # An agent's risk depends on its own model alone, so the gradient of the sum is all gradients at once.
+            # The risk of an agent depends on its own model only, so the gradient of the sum holds all gradients.
             (gradient,) = torch.autograd.grad(risk.sum(), leaf)
         else:
             gradient = view.insight.model.gradient(models, view.insight.sample)
@@ -242,7 +262,7 @@ def gradient_of_risk(view: View, models: Models) -> Models:
 
 
 def worst_neighbour(view: View) -> Told:
-    """For each victim the model around it that does worst on its last sample; for others their own."""
+    """For each victim, the model it hears with the largest loss on its last sample; for other agents, their own."""
     insight, shared = view.insight, view.adapted.shape[1]
 
     def craft(around: Company) -> Tensor:

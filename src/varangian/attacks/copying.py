@@ -1,4 +1,4 @@
-"""Lies made of what others or oneself learnt: copies, echoes and exaggerations."""
+"""Attacks made of learnt models: copies of other agents' models, and exaggerated updates."""
 
 from __future__ import annotations
 
@@ -20,15 +20,29 @@ Own = Float[Tensor, "byzantine parameter"]
 
 @dataclass(frozen=True)
 class scaled:
-    """The sender's own update many times over, θ_b + factor · (θ̂_b − θ_b): what it learnt, shouted.
+    """Sends the sender's own update many times over.
 
-    Model replacement in federated learning boosts an update by the number of agents so that it survives averaging.
-    Knows nothing of others; against averaging.
+    Equation:
+        m_b = θ_b + factor · (θ̂_b − θ_b)
 
-    Bagdasaryan, Veit, Hua, Estrin, Shmatikov: How to backdoor federated learning. AISTATS 2020.
+    θ_b is the sender's model before it adapts, θ̂_b after. In federated learning such a factor, chosen as the number
+    of agents, lets an update survive averaging. It works against averages.
+
+    Knows: The sender's own model.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.scaled(factor=100.0)
+        scaled(factor=100.0)
+
+    Reference:
+        Bagdasaryan, Veit, Hua, Estrin and Shmatikov, "How to backdoor federated learning", AISTATS 2020.
+        https://arxiv.org/abs/1807.00459
     """
 
     factor: float = 10.0
+    """How many times the update counts."""
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -40,13 +54,26 @@ class scaled:
 
 @dataclass(frozen=True)
 class free_rider:
-    """Two-faced: an echo, to each neighbour k that neighbour's own last model θ_k. Learns nothing and costs nothing.
+    """Sends each neighbour that neighbour's own last model.
 
-    No model is nearer to the victim, so it wins the trust of distance-based weights whole, and the victim stands still:
-    at distance 0 they leave nothing for its own step. An average is slowed down; a rule that judges by loss loses no
-    more than the echo's share of weight, for the echo is one step behind. Listens to everybody.
+    Equation:
+        m_k = θ_k
 
-    Lin, Du, Liu: Free-riders in federated learning: attacks and defenses. 2019.
+    Two-faced: each neighbour k hears a different message. No model is nearer to the victim, so distance-based weights
+    trust it fully, and the victim stands still. An average is slowed down. A rule that judges by loss loses no more
+    than the weight of the copy, which is one step behind.
+
+    Knows: The last model of each victim.
+    Cost: None; that is the point of it.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.free_rider()
+        free_rider()
+
+    Reference:
+        Lin, Du and Liu, "Free-riders in federated learning: attacks and defenses", 2019.
+        https://arxiv.org/abs/1911.12560
     """
 
     local: ClassVar[bool] = True
@@ -60,24 +87,40 @@ class free_rider:
 
 @dataclass(frozen=True)
 class collusion:
-    """All Byzantine agents of a network send the same point: a crowd at a place where nobody would be alone.
+    """All Byzantine agents of a network send the same point, by default the model of another task.
 
-    Unless a point is given it is another task's: from the honest mean μ look to the farthest honest model θ̂_f, and
-    take the mean of the honest models at least half as far in that direction, (θ̂_l − μ)ᵀ(θ̂_f − μ) ≥ ½ ‖θ̂_f − μ‖².
-    Omniscient; against rules that trust where many agree, such as Krum and clustering, where tasks differ.
+    Equation:
+        m_b = (1 / |S|) Σ_{l∈S} θ̂_l
+        l ∈ S  if (θ̂_l − μ)ᵀ (θ̂_f − μ) ≥ ½ ‖θ̂_f − μ‖²
+        f = argmax_l ‖θ̂_l − μ‖
+
+    μ is the mean of all honest models, and f is the honest agent farthest from it. S holds the honest agents that are
+    at least half as far in the same direction. The Byzantine agents make this group look larger than it is. It works
+    against rules that trust a crowd, such as Krum and clustering, where tasks differ.
+
+    Knows: All honest models.
+    Cost: O(N d) per network and round, for N agents and models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.collusion(point=(0.0, 0.0))
+        collusion(point=(0.0, 0.0))
+
+    Reference:
+        Ours. It stands for colluders who pose as a large group with one task.
     """
 
     point: tuple[float, ...] | None = None
-    """Where all are; one number stands for every coordinate."""
+    """The point to send; one number stands for every coordinate. By default the point of the equation."""
 
     def __post_init__(self) -> None:
         if self.point is not None and not self.point:
-            raise BadInput("collusion needs a point to meet at, but point is empty")
+            raise BadInput("collusion needs a point to send, but point is empty")
 
     def init(self, own: Own) -> tuple[()]:
         if self.point is not None and len(self.point) not in (1, own.shape[1]):
             raise BadInput(
-                f"collusion's point has {len(self.point)} coordinates, but models have {own.shape[1]} that travel"
+                f"collusion's point has {len(self.point)} coordinates, but models have {own.shape[1]} that are sent"
             )
         return ()
 
@@ -96,15 +139,29 @@ class collusion:
 
 @dataclass(frozen=True)
 class sybil:
-    """One adversary with many names: all senders repeat what one of them would send in another attack.
+    """One adversary with many names: all Byzantine agents send what one of them would send.
 
-    Which one is drawn by seed, once. Where the other attack is two-faced, a victim hears from all its Byzantine
-    neighbours what the one drawn among them would tell it. Against rules that count heads.
+    Equation:
+        m_b = t_s
 
-    Douceur: The Sybil attack. IPTPS 2002.
+    t_s is what agent s would send in the attack `then`. Agent s is drawn once, by seed, among the Byzantine agents of
+    the network. If that attack is two-faced, s is drawn among the Byzantine neighbours of each victim. It works
+    against rules that count votes. The attack `then` must change messages, not data.
+
+    Knows: What the attack `then` knows.
+    Cost: The cost of the attack `then`.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.sybil(then=attacks.alie())
+        sybil(then=alie(z=None))
+
+    Reference:
+        Douceur, "The Sybil attack", IPTPS 2002. https://doi.org/10.1007/3-540-45748-8_24
     """
 
     then: AnyAttack = field(default_factory=uniform)
+    """The attack to repeat. By default `uniform`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.then, Poisons):
@@ -121,7 +178,7 @@ class sybil:
             leader = order[_lowest(order.argsort(), networks.of_sender, len(networks.first))]
             return ToAll(sent.rows[leader], None if sent.silent is None else sent.silent[leader]), state
         rank = order.argsort()[sender_row(view)]
-        # Rank and place in one number, so that the lowest tells its place.
+        # Rank and place in one number, so that the lowest number also gives its place.
         edges = len(rank)
         place = torch.arange(edges, device=rank.device)
         leading = _lowest(rank * edges + place, view.receiver, len(view.network)) % max(1, edges)
@@ -129,6 +186,6 @@ class sybil:
 
 
 def _lowest(values: Tensor, of: Tensor, groups: int) -> Tensor:
-    """For each value, the lowest of its group."""
+    """For each value, the lowest value of its group."""
     most = values.new_full((groups,), torch.iinfo(values.dtype).max)
     return most.scatter_reduce(0, of, values, "amin")[of]

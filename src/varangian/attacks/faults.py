@@ -1,4 +1,4 @@
-"""Faults that are nobody's intention: old messages, repeated messages, lost messages."""
+"""Faults without intention: old messages, repeated messages, lost messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,29 @@ Own = Float[Tensor, "byzantine parameter"]
 
 @dataclass(frozen=True)
 class delay:
-    """Honest, but late: the model the sender adapted some rounds ago, its first one until then.
+    """Sends the model that the sender adapted some rounds ago.
 
-    A straggler, or a slow line. Knows nothing; slows down rules that do not notice, and `delay(1)` is a message that
-    always arrives one round after it was sent.
+    Equation:
+        m_{b,i} = θ̂_{b,i−rounds}  if i ≥ rounds
+        m_{b,i} = θ_{b,0}  if i < rounds
+
+    Here i is the round, and θ_{b,0} is the sender's first model. With `delay(1)` every message arrives one round
+    late. Old models slow learning down where a rule does not notice their age.
+
+    Knows: The sender's own model.
+    Cost: No computation; it stores `rounds` models per Byzantine agent.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.delay(rounds=3)
+        delay(rounds=3)
+
+    Reference:
+        Folklore. It stands for stragglers and for slow connections.
     """
 
     rounds: int = 10
+    """How many rounds a message is late."""
 
     local: ClassVar[bool] = True
 
@@ -33,7 +49,7 @@ class delay:
             raise BadInput(f"a delay lasts at least one round, but rounds is {self.rounds}")
 
     def init(self, own: Own) -> tuple[Own, ...]:
-        """A queue, the oldest first."""
+        """A queue of models, the oldest first."""
         return (own,) * self.rounds
 
     def send(self, view: View, state: tuple[Own, ...]) -> tuple[ToAll, tuple[Own, ...]]:
@@ -42,9 +58,25 @@ class delay:
 
 @dataclass(frozen=True)
 class duplicate:
-    """Repeats its first message for ever: a process that hangs while its network card does not.
+    """Sends its first message again in every round.
 
-    The message was honest when it was new. Knows nothing; against rules that never forget what earned their trust.
+    Equation:
+        m_{b,i} = θ̂_{b,0}
+
+    The message was honest when it was new. Later it is an almost untrained model, which looks harmless. It works
+    against rules that never forget what earned their trust. In our tournament it also works against robust rules such
+    as `balance` and `f_resilient`.
+
+    Knows: The sender's own model.
+    Cost: No computation; it stores one model per Byzantine agent.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.duplicate()
+        duplicate()
+
+    Reference:
+        Folklore. It stands for a process that hangs while its network card keeps sending.
     """
 
     local: ClassVar[bool] = True
@@ -62,16 +94,34 @@ class duplicate:
 
 @dataclass(frozen=True)
 class dropping:
-    """Honest, but silent for stretches of rounds, drawn by seed: nodes that drop out and come back.
+    """Honest, but silent for some stretches of rounds, which are drawn by seed.
 
-    In every stretch of `length` rounds each sender is away with the given probability, whatever it was before. Rules
-    must neither punish the absent nor give those who return a head start.
+    Equation:
+        m_{b,i} = θ̂_{b,i}  if v_{b,s} ≥ probability
+        m_{b,i} = ∅  if v_{b,s} < probability
+        v_{b,s} ~ U(0, 1)
+        s = ⌊i / length⌋
 
-    Smith, Chiang, Sanjabi, Talwalkar: Federated multi-task learning (MOCHA). NeurIPS 2017.
+    Here i is the round and s the stretch. Each sender draws anew for each stretch, whatever it did before. Rules must
+    neither punish absent neighbours nor favour those that return.
+
+    Knows: The sender's own model.
+    Cost: One random number per Byzantine agent and round.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.dropping(probability=0.1)
+        dropping(probability=0.1, length=10)
+
+    Reference:
+        Smith, Chiang, Sanjabi and Talwalkar, "Federated multi-task learning", NeurIPS 2017.
+        https://arxiv.org/abs/1705.10467
     """
 
     probability: float = 0.5
+    """How likely a sender is silent in a stretch."""
     length: int = 10
+    """How many rounds a stretch lasts."""
 
     local: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Attacks on data: Byzantine agents train as they should, on samples that were tampered with."""
+"""Attacks on data: Byzantine agents train honestly, on samples that were changed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,28 @@ Own = Float[Tensor, "byzantine parameter"]
 
 @dataclass(frozen=True)
 class label_flip:
-    """Honest training on false labels: y becomes labels − 1 − y, and −y where targets are numbers.
+    """Trains honestly on wrong labels, and sends what it learns.
 
-    What is sent is what the agent really learnt, so its statistics are those of any honest model of another task.
-    Knows nothing of others; against averaging, and against rules that only look for what stands out. Changes data, so
-    it works by itself and not inside another attack.
+    Equation:
+        y ← labels − 1 − y
+        m_b = θ̂_b
 
-    Tolpegin, Truex, Gursoy, Liu: Data poisoning attacks against federated learning systems. ESORICS 2020.
+    Where targets are numbers and not labels, y becomes −y. The sender really learns what it sends, so its message
+    looks like an honest model of another task. It works against averages and against rules that look for outliers
+    only. It changes data, so it cannot be used inside another attack.
+
+    Knows: The sender's own data and model.
+    Cost: Nothing beyond honest training.
+
+    Example:
+        >>> import torch
+        >>> from varangian import attacks
+        >>> attacks.label_flip().poison((torch.zeros(3, 1), torch.tensor([0, 1, 5])), labels=6)[1]
+        tensor([5, 4, 0])
+
+    Reference:
+        Tolpegin, Truex, Gursoy and Liu, "Data poisoning attacks against federated learning systems", ESORICS
+        2020. https://arxiv.org/abs/2007.08432
     """
 
     local: ClassVar[bool] = True
@@ -35,7 +50,7 @@ class label_flip:
         return ToAll(view.own), state
 
     def poison(self, sample: Sample, labels: int) -> Sample:
-        """Targets are the last part of a sample.
+        """The sample with flipped targets, which are its last part.
 
         >>> import torch
         >>> label_flip().poison((torch.zeros(3, 1), torch.tensor([0, 1, 5])), labels=6)[1]
@@ -44,6 +59,6 @@ class label_flip:
         tensor([-2.5000])
         """
         *inputs, targets = sample
-        # A stream of one's own may show more labels later than at first; what becomes of them must be a label, too.
+        # A user's own stream may show a new label later; modulo keeps its flipped value a valid label.
         flipped = (labels - 1 - targets) % labels if labels else -targets
         return (*inputs, flipped)

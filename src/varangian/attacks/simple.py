@@ -1,4 +1,4 @@
-"""Attacks that need no knowledge of the rule they face, and faults that are nobody's intention."""
+"""Attacks that need no knowledge of the rule, and simple faults."""
 
 from __future__ import annotations
 
@@ -18,10 +18,31 @@ Own = Float[Tensor, "byzantine parameter"]
 
 @dataclass(frozen=True)
 class uniform:
-    """Every coordinate from U[low, high], anew each round: the paper's attack."""
+    """Sends random numbers: every coordinate is drawn from U(low, high), anew each round.
+
+    Equation:
+        m_b ~ U(low, high)
+
+    This is the paper's attack. It works against averages. Distance-based weights ignore it where these numbers are
+    far from all honest models, as in models of many parameters. Rules that judge by loss resist it.
+
+    Knows: Nothing.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.uniform(15, 16)
+        uniform(low=15, high=16)
+
+    Reference:
+        Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning", NeurIPS 2020.
+        https://arxiv.org/abs/2010.13032
+    """
 
     low: float = 0.0
+    """The lower end of the interval."""
     high: float = 0.1
+    """The upper end of the interval."""
 
     local: ClassVar[bool] = True
 
@@ -38,10 +59,31 @@ class uniform:
 
 @dataclass(frozen=True)
 class gaussian:
-    """Every coordinate from N(mean, std²), anew each round."""
+    """Sends random numbers: every coordinate is drawn from a normal distribution, anew each round.
+
+    Equation:
+        m_b ~ N(mean, std²)
+
+    It works against averages. With a large `std` the messages are outliers, and rules that remove outliers do not
+    care.
+
+    Knows: Nothing.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.gaussian(std=200.0)
+        gaussian(mean=0.0, std=200.0)
+
+    Reference:
+        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant
+        gradient descent", NeurIPS 2017. https://arxiv.org/abs/1703.02757
+    """
 
     mean: float = 0.0
+    """The mean of every coordinate."""
     std: float = 1.0
+    """The standard deviation of every coordinate."""
 
     local: ClassVar[bool] = True
 
@@ -58,9 +100,29 @@ class gaussian:
 
 @dataclass(frozen=True)
 class sign_flip:
-    """The sender's own adapted model times −scale."""
+    """Sends the sender's own adapted model with the opposite sign.
+
+    Equation:
+        m_b = −scale · θ̂_b
+
+    It works against averages. Rules that judge by loss resist it. The reference flips the sign of what a server
+    collects; here it is the sign of a model.
+
+    Knows: The sender's own model.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.sign_flip(scale=3.0)
+        sign_flip(scale=3.0)
+
+    Reference:
+        Li, Xu, Chen, Giannakis and Ling, "RSA: Byzantine-robust stochastic aggregation methods for distributed
+        learning from heterogeneous datasets", AAAI 2019. https://arxiv.org/abs/1811.03761
+    """
 
     scale: float = 1.0
+    """The length of the message, in lengths of the sender's own model."""
 
     local: ClassVar[bool] = True
 
@@ -73,10 +135,32 @@ class sign_flip:
 
 @dataclass(frozen=True)
 class shrink:
-    """The sender's own adapted model times a random factor of at most `most`, anew each round: the attack of the
-    authors' program. A shrunken model is near everyone's in distance."""
+    """Sends the sender's own adapted model, shrunken by a random factor.
+
+    Equation:
+        m_b = v_b · θ̂_b
+        v_b ~ U(0, most)
+
+    This is the attack of the paper's program, with a new factor in each round. It works against averages. In models
+    of few parameters it is near everyone's model, so distance-based weights trust it. In large models it is far away,
+    and they ignore it. Rules that judge by loss resist it. The program draws one factor for each tensor of the model;
+    here one factor scales the whole model.
+
+    Knows: The sender's own model.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.shrink(most=0.5)
+        shrink(most=0.5)
+
+    Reference:
+        The program of Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning", NeurIPS
+        2020. https://github.com/JianiLi/resilientDistributedMTL
+    """
 
     most: float = 0.1
+    """The largest factor."""
 
     local: ClassVar[bool] = True
 
@@ -90,13 +174,31 @@ class shrink:
 
 @dataclass(frozen=True)
 class pulling:
-    """Two-faced: to each neighbour k that neighbour's own last model moved towards a malicious point,
-    θ_k + step (point − θ_k). So near that distance trusts it above all others, and always the same way."""
+    """Sends each neighbour that neighbour's own last model, moved a little towards a malicious point.
+
+    Equation:
+        m_k = θ_k + step · (point − θ_k)
+
+    Two-faced: each neighbour k hears a different message. The message is so near to θ_k that distance-based weights
+    trust it above all others, and it pulls the same way in every round. Rules that judge by loss resist it.
+
+    Knows: The last model of each victim.
+    Cost: O(d) per victim and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.pulling(point=(1.0, 2.0))
+        pulling(point=(1.0, 2.0), step=0.05)
+
+    Reference:
+        Li, Abbas and Koutsoukos, "Resilient distributed diffusion in networks with adversaries", IEEE
+        Transactions on Signal and Information Processing over Networks, 2020. https://arxiv.org/abs/2003.10563
+    """
 
     point: tuple[float, ...] = (0.0,)
-    """Where to pull to; one number stands for every coordinate."""
+    """Where to pull the victims; one number stands for every coordinate."""
     step: float = 0.05
-    """The part of the way to go in one round."""
+    """The part of the way to the point that a message goes in one round."""
 
     local: ClassVar[bool] = True
 
@@ -107,7 +209,7 @@ class pulling:
     def init(self, own: Own) -> tuple[()]:
         if len(self.point) not in (1, own.shape[1]):
             raise BadInput(
-                f"pulling's point has {len(self.point)} coordinates, but models have {own.shape[1]} that travel"
+                f"pulling's point has {len(self.point)} coordinates, but models have {own.shape[1]} that are sent"
             )
         return ()
 
@@ -118,7 +220,25 @@ class pulling:
 
 @dataclass(frozen=True)
 class not_finite:
-    """Models of nan, of inf and of 1e38, round by round in turn: a broken sender, or one that wants to break you."""
+    """Sends models full of nan, of infinity and of 1e38, in turn.
+
+    Equation:
+        m_b = nan, ∞, 10³⁸, nan, …
+
+    It stands for a broken sender, or for one that wants to crash its neighbours. Every rule here survives it:
+    messages that are not finite count as silence, and `varangian.testing.check_rule` tests 1e38.
+
+    Knows: Nothing.
+    Cost: O(d) per Byzantine agent and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.not_finite()
+        not_finite()
+
+    Reference:
+        Ours. It stands for numerical overflow and for corrupt memory.
+    """
 
     local: ClassVar[bool] = True
 
@@ -132,7 +252,25 @@ class not_finite:
 
 @dataclass(frozen=True)
 class silent:
-    """Sends nothing: these neighbours are absent."""
+    """Sends nothing: the Byzantine agents are absent.
+
+    Equation:
+        m_b = ∅
+
+    Rules must treat silence as absence. The victims lose the help of these neighbours and nothing else, so this is
+    the baseline for every other attack.
+
+    Knows: Nothing.
+    Cost: None.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.silent()
+        silent()
+
+    Reference:
+        Folklore. It stands for nodes that are down from the start.
+    """
 
     local: ClassVar[bool] = True
 
@@ -145,9 +283,29 @@ class silent:
 
 @dataclass(frozen=True)
 class crash:
-    """Honest until round `at`, and never heard of again."""
+    """Honest until round `at`, then silent for ever.
+
+    Equation:
+        m_b = θ̂_b  if i < at
+        m_b = ∅  if i ≥ at
+
+    Here i is the round. Rules that keep weights for absent neighbours would suffer. Rules that treat silence as
+    absence do not.
+
+    Knows: The sender's own model.
+    Cost: None.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.crash(at=50)
+        crash(at=50)
+
+    Reference:
+        Folklore. It stands for the crash fault of distributed computing: a node stops and never recovers.
+    """
 
     at: int = 100
+    """The first round of silence."""
 
     local: ClassVar[bool] = True
 
@@ -160,10 +318,32 @@ class crash:
 
 @dataclass(frozen=True)
 class sleeper:
-    """Honest until round `until`, to earn trust, then another attack, on messages and not on data."""
+    """Honest until round `until`, to earn trust; then it plays another attack.
+
+    Equation:
+        m_b = θ̂_b  if i < until
+        m_b = t_b  if i ≥ until
+
+    Here i is the round, and t_b is what b would send in the attack `then`. It works against rules that never forget
+    how they came to trust a neighbour, such as `pens`, which judges in the first rounds only. The attack `then` must
+    change messages, not data.
+
+    Knows: What the attack `then` knows.
+    Cost: The cost of the attack `then`.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.sleeper(until=200, then=attacks.sign_flip())
+        sleeper(until=200, then=sign_flip(scale=1.0))
+
+    Reference:
+        Folklore. It stands for the on-off attack on reputation systems.
+    """
 
     until: int = 100
+    """The first round of the attack."""
     then: AnyAttack = field(default_factory=uniform)
+    """The attack to play from that round on. By default `uniform`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.then, Poisons):

@@ -1,9 +1,10 @@
-"""Lies that hide in the statistics of what is honest around a victim: against rules that trust the many, or the near.
+"""Attacks that hide in the statistics of the honest models around a victim.
 
-The papers attack a server that averages gradients. Here a victim is its own server: it hears its closed neighbourhood,
-and models travel instead of gradients. Means, spreads and distances are therefore taken over the victim's honest
-neighbours and the victim itself, and what a paper says of an aggregated gradient is said of a change of models, from
-the victim's last model θ_k to the adapted models θ̂ around it. All Byzantine neighbours of a victim tell it the same.
+They work against rules that trust the majority or the nearest models. The papers attack a server that averages
+gradients. Here every victim is its own server, and agents send models instead of gradients. Means, standard deviations
+and distances are therefore taken over the victim and its honest neighbours. Where a paper has an aggregated gradient,
+these attacks use the change from the victim's last model θ_k to the adapted models θ̂ around it. All Byzantine
+neighbours of a victim send it the same message; only `fang_trimmed_mean` draws one for each sender.
 """
 
 from __future__ import annotations
@@ -23,24 +24,38 @@ from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 Deviation = Literal["std", "unit", "sign"]
-"""Which way to leave the mean: along the spread of the honest models, or against their mean change, as it is or
-coordinate by coordinate."""
+"""The direction away from the mean: along the standard deviation of the honest models, against their mean change, or
+against the signs of that change."""
 
 
 @dataclass(frozen=True)
 class alie:
-    """Two-faced: just so far from the mean around each neighbour, μ − z σ, that it passes for one of many.
+    """Sends the honest mean around each victim, shifted by as many standard deviations as stay unnoticed.
 
-    μ and σ are the mean and the standard deviation, coordinate by coordinate, of the n − f honest models that the
-    victim hears, its own included. Unless given, z is as large as a majority allows,
-    Φ(z) = (n − ⌊n/2 + 1⌋)/(n − f), between the median and the 99th percentile. Omniscient; against medians, trimmed
-    means and everything that looks for outliers. One liar among many has little room: z = 0 is the mean itself.
+    Equation:
+        m_k = μ_k − z σ_k
+        Φ(z) = (n − ⌊n / 2 + 1⌋) / (n − f)
 
-    Baruch, Baruch, Goldberg: A little is enough. NeurIPS 2019.
+    Two-faced: each victim k hears a different message. The victim hears n agents, itself included, and f of them are
+    Byzantine. μ_k and σ_k are mean and standard deviation, per coordinate, of the n − f honest models. Φ(z) is kept
+    between 0.5 and 0.99. With few Byzantine neighbours z is 0, and the message is the mean itself. It works against
+    medians, trimmed means and other rules that look for outliers. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears.
+    Cost: O(n d) per victim and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.alie(z=1.0)
+        alie(z=1.0)
+
+    Reference:
+        Baruch, Baruch and Goldberg, "A little is enough: circumventing defenses for distributed learning",
+        NeurIPS 2019. https://arxiv.org/abs/1902.06156
     """
 
     z: float | None = None
-    """How many standard deviations; the most that hides among n with f liars unless given."""
+    """The number of standard deviations. By default the most that a majority allows, from the second equation."""
 
     local: ClassVar[bool] = True
 
@@ -64,16 +79,31 @@ def _most_that_hides(around: Company) -> Float[Tensor, "victim 1"]:
 
 @dataclass(frozen=True)
 class inner_product:
-    """Two-faced: each neighbour's last model moved against what is learnt around it, θ_k − ε · mean(θ̂_l − θ_l).
+    """Sends each victim its own last model, moved against what the honest agents around it have learnt.
 
-    The paper sends −ε times the mean honest gradient; a model's change θ̂_l − θ_l stands for the gradient step, and the
-    victim's last model θ_k for the server's. A small ε hides among honest models, ε above (n − f)/f turns the
-    average around. Omniscient; against rules that look at distances only.
+    Equation:
+        m_k = θ_k − (ε / (n − f)) Σ_{l∈H_k} (θ̂_l − θ_l)
 
-    Xie, Koyejo, Gupta: Fall of empires. UAI 2019.
+    Two-faced: each victim k hears a different message. H_k are the n − f honest agents that k hears, itself included.
+    The paper sends −ε times the mean honest gradient; here the change θ̂_l − θ_l stands for the gradient step, and
+    θ_k for the model of the server. A small ε hides among honest models. With ε above (n − f) / f an average goes
+    backwards. It works against rules that look at distances only. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears, before and after they adapt.
+    Cost: O(n d) per victim and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.inner_product(epsilon=2.0)
+        inner_product(epsilon=2.0)
+
+    Reference:
+        Xie, Koyejo and Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation",
+        UAI 2019. https://arxiv.org/abs/1903.03936
     """
 
     epsilon: float = 0.5
+    """ε: how far to go back, in mean honest changes."""
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -85,23 +115,40 @@ class inner_product:
 
 @dataclass(frozen=True)
 class fang_trimmed_mean:
-    """Two-faced: in every coordinate a little beyond the honest extreme that lies against the honest change.
+    """Sends, in every coordinate, a number just beyond the honest extreme that opposes the honest change.
 
-    Where models around the victim grow, mean(θ̂_l) ≥ θ_k, a number drawn between their smallest, m, and m/b if m > 0,
-    b·m if not; where they shrink, between their largest, M, and b·M if M > 0, M/b if not. Omniscient; against trimmed
-    means and medians: what is sent is not so far away that cutting it off costs nothing.
+    Equation:
+        m_k ~ U(low / b, low)  if μ_k ≥ θ_k and low > 0
+        m_k ~ U(b · low, low)  if μ_k ≥ θ_k and low ≤ 0
+        m_k ~ U(high, b · high)  if μ_k < θ_k and high > 0
+        m_k ~ U(high, high / b)  if μ_k < θ_k and high ≤ 0
 
-    Fang, Cao, Jia, Gong: Local model poisoning attacks to Byzantine-robust federated learning. USENIX Security 2020.
+    Two-faced: each victim k hears different messages, and each sender draws its own. In a coordinate, μ_k, low and
+    high are the mean, the smallest and the largest of the honest models that k hears, its own included. The messages
+    are so near to honest models that trimming them away also trims honest ones. It works against trimmed means and
+    medians. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears, and the victim's last model.
+    Cost: O(n d) per victim and round, if it hears n agents and models have d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.fang_trimmed_mean(b=4.0)
+        fang_trimmed_mean(b=4.0)
+
+    Reference:
+        Fang, Cao, Jia and Gong, "Local model poisoning attacks to Byzantine-robust federated learning", USENIX
+        Security 2020. https://arxiv.org/abs/1911.11815
     """
 
     b: float = 2.0
-    """How far beyond the extreme."""
+    """How far to go beyond the extreme, as a factor above 1."""
 
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 < self.b < float("inf"):
-            raise BadInput(f"fang-trimmed-mean goes b > 1 times as far as honest models, but b is {self.b}")
+            raise BadInput(f"fang-trimmed-mean needs a finite factor b > 1, but b is {self.b}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -121,22 +168,39 @@ class fang_trimmed_mean:
 
 @dataclass(frozen=True)
 class fang_krum:
-    """Two-faced: as far against the honest change as Krum still picks, θ_k − λ · sign(mean(θ̂_l) − θ_k).
+    """Sends each victim its own last model, moved against the honest change as far as Krum still selects it.
 
-    λ starts from the paper's upper bound and is halved until the f equal lies have the lowest score of the victim's
-    neighbourhood, the score being the sum of squared distances to the n − f − 2 nearest others (at least one); the
-    largest λ that is picked is taken, the smallest tried where none is. Omniscient; against Krum.
+    Equation:
+        m_k = θ_k − λ sign(μ_k − θ_k)
+        λ_0 = sqrt{s / ((n − 2f − 1) d)} + max_l ‖θ̂_l − θ_k‖ / √d
 
-    Fang, Cao, Jia, Gong: Local model poisoning attacks to Byzantine-robust federated learning. USENIX Security 2020.
+    Two-faced: each victim k hears a different message. μ_k is the mean of the n − f honest models that k hears, its
+    own included, and s is the lowest Krum score among them. A score is the sum of squared distances to the n − f − 2
+    nearest others, at least one. d is the number of parameters, and n − 2f − 1 counts as at least 1. λ starts at the
+    paper's bound λ_0 and is halved until the f equal messages have the lowest score. If that never happens, the
+    smallest λ tried is sent. It works against Krum. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears, the victim's last model, and that the rule is Krum.
+    Cost: O(n² (d + halvings)) per victim and round, for models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.fang_krum(halvings=10)
+        fang_krum(halvings=10)
+
+    Reference:
+        Fang, Cao, Jia and Gong, "Local model poisoning attacks to Byzantine-robust federated learning", USENIX
+        Security 2020. https://arxiv.org/abs/1911.11815
     """
 
     halvings: int = 20
+    """How often to halve λ at most."""
 
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.halvings < 0:
-            raise BadInput(f"fang-krum cannot halve λ {self.halvings} times; halvings must not be negative")
+            raise BadInput(f"fang-krum: halvings must not be negative, but is {self.halvings}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -150,7 +214,7 @@ class fang_krum:
         return ToEach(to_each(view, craft)), state
 
     def _length(self, around: Company, start: Tensor, against: Tensor) -> Float[Tensor, " victim"]:
-        """λ, from distances alone: ‖θ_k + λ s − θ̂_l‖² = ‖θ_k − θ̂_l‖² + 2 λ sᵀ(θ_k − θ̂_l) + λ² d."""
+        """λ, from distances only: ‖θ_k + λ s − θ̂_l‖² = ‖θ_k − θ̂_l‖² + 2 λ sᵀ(θ_k − θ̂_l) + λ² d."""
         n, f, d = around.heard, around.liars, start.shape[1]
         gap = start[:, None] - around.models
         square, along = gap.square().sum(2), (gap * against[:, None]).sum(2)
@@ -159,12 +223,12 @@ class fang_krum:
         itself = torch.eye(nobody.shape[1], dtype=torch.bool, device=nobody.device)
         others = around.squared_distances.masked_fill(itself | nobody[:, None] | nobody[:, :, None], torch.inf)
         honest = _prefix_sums(others.sort(2).values)
-        # Theorem 1 of the paper's appendix, with the denominator of small neighbourhoods kept above zero.
+        # Theorem 1 of the paper's appendix. In small neighbourhoods the denominator is kept above zero.
         closest = _at(honest, near[:, None].expand_as(around.honest)).masked_fill(nobody, torch.inf).amin(1)
         closest = torch.where(closest < torch.inf, closest, 0)
         room = (n - 2 * f - 1).clamp(min=1)
         first = (closest / (room * d)).sqrt() + (square.amax(1) / d).sqrt()
-        # An honest model's score with c of the lies among its nearest, whatever c makes it lowest.
+        # The score of an honest model if c of the Byzantine messages are among its nearest, for the best c.
         lies = torch.arange(honest.shape[2], device=n.device)
         using = (near[:, None] - lies).clamp(min=0)
         possible = (lies <= f[:, None]) & (lies <= near[:, None])
@@ -183,7 +247,7 @@ class fang_krum:
 
 
 def _prefix_sums(values: Tensor) -> Tensor:
-    """Sums of the first 0, 1, 2, … along the last dimension."""
+    """Sums of the first 0, 1, 2, … values along the last dimension."""
     return pad(values.cumsum(-1), (1, 0))
 
 
@@ -193,16 +257,33 @@ def _at(sums: Tensor, place: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class min_max:
-    """Two-faced: as far from the mean as no honest model is farther than honest models are from each other.
+    """Sends a model as far from the honest mean as the most distant honest models are from each other.
 
-    μ + γ p with the largest γ for which max_l ‖μ + γ p − θ̂_l‖ ≤ max_ij ‖θ̂_i − θ̂_j‖, over the honest around the victim.
-    The condition is quadratic in γ for each l, so γ is computed where the paper searches for it. Omniscient; against
-    any rule that looks at distances, known or not.
+    Equation:
+        m_k = μ_k + γ p
+        max_l ‖m_k − θ̂_l‖ ≤ max_ij ‖θ̂_i − θ̂_j‖
 
-    Shejwalkar, Houmansadr: Manipulating the Byzantine. NDSS 2021.
+    Two-faced: each victim k hears a different message. i, j and l are the honest agents that k hears, itself
+    included, and μ_k is the mean of their models. p is a unit vector, and γ is the largest number that keeps the
+    inequality. The inequality is quadratic in γ for each l, so γ is computed directly, where the paper searches for
+    it. It works against rules that look at distances, known or unknown. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears, and the victim's last model.
+    Cost: O(n² d) per victim and round, if it hears n agents and models have d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.min_max(deviation="sign")
+        min_max(deviation='sign')
+
+    Reference:
+        Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
+        for federated learning", NDSS 2021. https://doi.org/10.14722/ndss.2021.24498
     """
 
     deviation: Deviation = "std"
+    """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
+    ("sign")."""
 
     local: ClassVar[bool] = True
 
@@ -223,16 +304,32 @@ class min_max:
 
 @dataclass(frozen=True)
 class min_sum:
-    """Two-faced: as far from the mean as its squared distances to honest models sum to no more than an honest one's.
+    """Sends a model whose squared distances to the honest models sum to no more than an honest model's.
 
-    μ + γ p with the largest γ for which Σ_l ‖μ + γ p − θ̂_l‖² ≤ max_i Σ_l ‖θ̂_i − θ̂_l‖², over the honest around the
-    victim: γ² = (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ − θ̂_l‖²) / (n − f), p of unit length. Omniscient; against any
-    rule that looks at distances, known or not.
+    Equation:
+        m_k = μ_k + γ p
+        γ² = (1 / (n − f)) (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ_k − θ̂_l‖²)
 
-    Shejwalkar, Houmansadr: Manipulating the Byzantine. NDSS 2021.
+    Two-faced: each victim k hears a different message. i and l are the n − f honest agents that k hears, itself
+    included, and μ_k is the mean of their models. p is a unit vector. It works against rules that look at distances,
+    known or unknown. Rules that judge by loss are hardly harmed.
+
+    Knows: The models that each victim hears, and the victim's last model.
+    Cost: O(n² d) per victim and round, if it hears n agents and models have d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.min_sum(deviation="unit")
+        min_sum(deviation='unit')
+
+    Reference:
+        Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
+        for federated learning", NDSS 2021. https://doi.org/10.14722/ndss.2021.24498
     """
 
     deviation: Deviation = "std"
+    """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
+    ("sign")."""
 
     local: ClassVar[bool] = True
 
@@ -252,31 +349,47 @@ class min_sum:
 
 
 def _deviation(around: Company, view: View, kind: Deviation) -> Float[Tensor, "victim parameter"]:
-    """A unit vector p; zero where there is no direction."""
+    """The unit vector p; zero where there is no direction."""
     change = around.mean - view.previous[around.victim]
     p = around.spread if kind == "std" else change.sign() if kind == "sign" else change
-    # In two steps, for squares of tiny numbers vanish and those of large ones overflow.
+    # In two steps, because squares of tiny numbers vanish and squares of large ones overflow.
     largest = p.abs().amax(1, keepdim=True)
     return -normalize(p / torch.where(largest > 0, largest, 1))
 
 
 @dataclass(frozen=True)
 class mimic:
-    """All Byzantine agents of a network copy one honest agent: nothing they send is false, but it counts too often.
+    """All Byzantine agents of a network copy one honest agent, so that it counts too often.
 
-    Whom they copy is the honest agent with the largest projection |zᵀ(θ̂_l − μ)| on the direction z in which honest
-    models of the network vary most, which is followed by one step of a power iteration a round. Omniscient; against
-    rules that a crowd persuades, where tasks differ.
+    Equation:
+        m_b = θ̂_s
+        s = argmax_l |zᵀ (θ̂_l − μ)|
+        z ∝ z_{i−1} + w / ‖w‖
+        w = Σ_l (θ̂_l − μ) (θ̂_l − μ)ᵀ z_{i−1}
 
-    Karimireddy, He, Jaggi: Byzantine-robust learning on heterogeneous datasets via bucketing. ICLR 2022.
+    μ is the mean of the honest models of the network. The unit vector z follows the direction in which they vary
+    most, by one step of a power iteration in every round i. It starts towards the model farthest from μ. Nothing that
+    is sent is false. It works against rules that a crowd persuades, where tasks differ.
+
+    Knows: All honest models.
+    Cost: O(N d) per network and round, for N agents and models of d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.mimic(agent=3)
+        mimic(agent=3)
+
+    Reference:
+        Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022.
+        https://arxiv.org/abs/2006.09365
     """
 
     agent: int | None = None
-    """The agent to copy, by its number; as above unless given."""
+    """The number of the agent to copy. By default agent s of the equation."""
 
     def __post_init__(self) -> None:
         if self.agent is not None and self.agent < 0:
-            raise BadInput(f"mimic copies an agent by its number, 0 or more, but agent is {self.agent}")
+            raise BadInput(f"mimic needs the number of an agent, 0 or more, but agent is {self.agent}")
 
     def init(self, own: Own) -> tuple[Own]:
         return (torch.zeros_like(own),)
@@ -289,7 +402,7 @@ class mimic:
         rows = torch.arange(len(gap), device=gap.device)
         farthest = gap[rows, gap.square().sum(2).argmax(1)]
         before = state[0][networks.speaker]
-        # Before the first step there is no direction yet: the farthest model gives one.
+        # In the first round there is no direction yet, so start towards the farthest model.
         begun = before.abs().amax(1, keepdim=True) > 0
         direction = normalize(torch.where(begun, before, farthest))
         along = (gap @ direction[:, :, None])[:, :, 0]

@@ -1,4 +1,4 @@
-"""Lies made for the graph: against the agreement that gossip is to bring, edge by edge."""
+"""Attacks that use the graph: they prevent the agreement that gossip should bring."""
 
 from __future__ import annotations
 
@@ -25,16 +25,31 @@ Own = Float[Tensor, "byzantine parameter"]
 
 @dataclass(frozen=True)
 class dissensus:
-    """Two-faced: each neighbour is pushed away from its honest neighbours, as hard as they pull it.
+    """Pushes each victim away from its honest neighbours, as hard as they pull it or harder.
 
-    θ̂_k − ε Σ_l w_lk (θ̂_l − θ̂_k) / Σ_b w_bk over the victim's honest neighbours l and Byzantine neighbours b, with the
-    equal weights w of an average, which cancel. With ε = 1 an average gains nothing, see `isolation`; with more it
-    drives honest agents apart. Omniscient; against averaging and clipped gossip.
+    Equation:
+        m_k = θ̂_k − (ε / f) Σ_{l∈H_k} (θ̂_l − θ̂_k)
 
-    He, Karimireddy, Jaggi: Byzantine-robust decentralized learning via ClippedGossip. arXiv 2202.01545, 2022.
+    Two-faced: each victim k hears a different message. H_k are the honest agents that k hears, and f is the number of
+    its Byzantine neighbours. The equation holds for an average with equal weights. With ε = 1 an average gains
+    nothing, as under `isolation`. With more, honest agents drift apart. It works against averages and clipped gossip,
+    and in our tournament against all rules that look for a middle.
+
+    Knows: The models that each victim hears.
+    Cost: O(n d) per victim and round, if it hears n agents and models have d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.dissensus(epsilon=2.0)
+        dissensus(epsilon=2.0)
+
+    Reference:
+        He, Karimireddy and Jaggi, "Byzantine-robust decentralized learning via ClippedGossip", 2022.
+        https://arxiv.org/abs/2202.01545
     """
 
     epsilon: float = 1.5
+    """ε: how hard to push, where 1 cancels the pull of the honest neighbours."""
 
     local: ClassVar[bool] = True
 
@@ -47,21 +62,35 @@ class dissensus:
 
 @dataclass(frozen=True)
 class isolation:
-    """Two-faced: what makes an average over the neighbourhood each victim's own model, as if it had no neighbours.
+    """Makes an average over the neighbourhood equal the victim's own model, as if it had no neighbours.
 
-    Σ_l w_lk θ̂_l + Σ_b w_bk m = θ̂_k for equal weights w, so m = θ̂_k − Σ_l (θ̂_l − θ̂_k) / f: `dissensus` with ε = 1.
-    Whoever is no victim is told the truth. Omniscient; against averaging, of which it leaves no cooperation.
+    Equation:
+        m_k = θ̂_k − (1 / f) Σ_{l∈H_k} (θ̂_l − θ̂_k)
 
-    Wu, Chen, Ling: Byzantine-resilient decentralized stochastic optimization with robust aggregation rules. IEEE
-    Transactions on Signal Processing 2023 (in its program, ByrdLab).
+    Two-faced: each victim k hears a different message. H_k are the honest agents that k hears, and f is the number of
+    its Byzantine neighbours. It is `dissensus` with ε = 1. Neighbours that are not victims hear the sender's honest
+    model. It works against averages, which are left without cooperation.
+
+    Knows: The models that each victim hears.
+    Cost: O(n d) per victim and round, if it hears n agents and models have d parameters.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.isolation(victim=3)
+        isolation(victim=3)
+
+    Reference:
+        Wu, Chen and Ling, "Byzantine-resilient decentralized stochastic optimization with robust aggregation
+        rules", IEEE Transactions on Signal Processing, 2023. https://arxiv.org/abs/2206.04568 The attack is in
+        its program, https://github.com/Zhaoxian-Wu/IOS
     """
 
     victim: int | None = None
-    """The victim, by its number; everybody unless given."""
+    """The number of the only victim. By default every neighbour is a victim."""
 
     def __post_init__(self) -> None:
         if self.victim is not None and self.victim < 0:
-            raise BadInput(f"isolation has a victim by its number, 0 or more, but victim is {self.victim}")
+            raise BadInput(f"isolation needs the number of a victim, 0 or more, but victim is {self.victim}")
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -81,18 +110,35 @@ def _repelled(around: Company, epsilon: float) -> Float[Tensor, "victim paramete
 
 @dataclass(frozen=True)
 class spectral_dissensus:
-    """Two-faced: honest agents are pushed apart along the cut at which they agree most slowly.
+    """Pushes honest agents apart along the cut of the graph across which they agree most slowly.
 
-    θ̂_k + ε v_k Σ_l v_l θ̂_l, v being the Fiedler vector of what the graph is without Byzantine agents (taken both ways
-    where edges are one-way): the unit eigenvector of the second smallest eigenvalue of its Laplacian, for each
-    connected part. Gossip wears this disagreement down last of all. Where several vectors are equally slow, as in a
-    complete graph, agents' numbers decide among them. Omniscient; against averaging and clipped gossip on sparse
-    graphs.
+    Equation:
+        m_k = θ̂_k + ε v_k Σ_l v_l θ̂_l
+        L v = λ_2 v
+        ‖v‖ = 1
 
-    Gaucher, Dieuleveut, Hendrikx: Unified breakdown analysis for Byzantine robust gossip. ICML 2025.
+    Two-faced: each victim k hears a different message. L is the Laplacian of the graph of honest agents, and v is its
+    Fiedler vector, which belongs to the second smallest eigenvalue λ_2. Gossip needs longest to remove a disagreement
+    along v. Each connected part has its own v, and one-way edges count both ways. If several vectors are equally
+    slow, as in a complete graph, the numbers of the agents decide. It works against averages and clipped gossip on
+    sparse graphs.
+
+    Knows: All honest models and the whole graph.
+    Cost: O(d) per agent and round, and one eigenvector per graph; for parts of more than 400 agents it is
+    approximate.
+
+    Example:
+        >>> from varangian import attacks
+        >>> attacks.spectral_dissensus(epsilon=5.0)
+        spectral_dissensus(epsilon=5.0)
+
+    Reference:
+        Gaucher, Dieuleveut and Hendrikx, "Unified breakdown analysis for Byzantine robust gossip", ICML 2025.
+        https://arxiv.org/abs/2410.10418
     """
 
     epsilon: float = 3.0
+    """ε: how hard to push."""
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -113,12 +159,12 @@ class Cut:
     """The Fiedler vectors of the connected parts of the honest graph."""
 
     vector: Float[Tensor, " agent"]
-    """Of unit length over each part; 0 for Byzantine agents and for those on their own."""
+    """Of unit length on each part; 0 for Byzantine agents and for agents without honest neighbours."""
     part: Int[Tensor, " agent"]
     member: Int[Tensor, " honest"]
     """The agents of all parts, part by part."""
     start: Int[Tensor, " part"]
-    """Where each part starts among them."""
+    """Where each part starts in `member`."""
 
 
 @once_per_wiring
@@ -131,7 +177,7 @@ def slowest_cut(view: View) -> Cut:
     other = sender != receiver
     ends = (np.r_[sender[other], receiver[other]], np.r_[receiver[other], sender[other]])
     graph = coo_matrix((np.ones(len(ends[0])), ends), (agents, agents)).tocsr()
-    graph.data[:] = 1  # an edge both ways was counted twice
+    graph.data[:] = 1  # an edge in both directions was counted twice
     _, part = connected_components(graph, directed=False)
     sizes = np.bincount(part)
     order = np.argsort(part, kind="stable")
@@ -147,7 +193,7 @@ def slowest_cut(view: View) -> Cut:
 
 
 def _fiedler(graph: csr_matrix, exact_up_to: int = 400) -> np.ndarray[Any, Any]:
-    """The unit Fiedler vector of a connected graph; nearly so where it is large."""
+    """The unit Fiedler vector of a connected graph; approximate for large graphs."""
     from scipy.sparse.csgraph import laplacian
     from scipy.sparse.linalg import lobpcg
 
@@ -158,7 +204,7 @@ def _fiedler(graph: csr_matrix, exact_up_to: int = 400) -> np.ndarray[Any, Any]:
         return vectors[:, 1]
     guess = np.cos(np.arange(agents) * np.pi / agents)[:, None]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # near enough is good enough: any slow direction will do
+        warnings.simplefilter("ignore", UserWarning)  # not fully converged is good enough: any slow direction will do
         _, found = lobpcg(bends, guess - guess.mean(), Y=np.ones((agents, 1)), largest=False, tol=1e-6, maxiter=500)
     slow: np.ndarray[Any, Any] = found[:, 0] / np.linalg.norm(found[:, 0])
     return slow

@@ -1,6 +1,7 @@
-"""Whom Byzantine senders reach, and what is honest around each of them: what attacks on neighbourhoods share.
+"""The victims of Byzantine senders, and the honest agents around each victim.
 
-Everything here follows from the graph and from who lies in it, and is laid out once for each wiring.
+Attacks on neighbourhoods share this module. Everything here depends only on the graph and on which agents are
+Byzantine, and is computed once for each wiring.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Made = TypeVar("Made")
 
 
 def once_per_wiring(make: Callable[[View], Made]) -> Callable[[View], Made]:
-    """Remember what depends on nothing but the graph and on who lies in it, while that wiring is in use."""
+    """Cache what depends only on the graph and on which agents are Byzantine, while that wiring is in use."""
     known: WeakKeyDictionary[Wiring, Made] = WeakKeyDictionary()
 
     @wraps(make)
@@ -44,19 +45,18 @@ def once_per_wiring(make: Callable[[View], Made]) -> Callable[[View], Made]:
 class Company:
     """Some victims and the honest agents around each of them.
 
-    Slot 0 is the victim itself, honest or not; slots that are nobody repeat it, so that extremes and distances need
-    no mask.
+    Slot 0 is the victim itself, honest or not. Empty slots repeat it, so that extremes and distances need no mask.
     """
 
     victim: Int[Tensor, " victim"]
     slots: Int[Tensor, "victim slot"]
     honest: Bool[Tensor, "victim slot"]
     heard: Int[Tensor, " victim"]
-    """n: how many a victim hears, itself included."""
+    """n: how many agents a victim hears, itself included."""
     liars: Int[Tensor, " victim"]
     """f: how many of them are Byzantine."""
     rows: Float[Tensor, "agent parameter"]
-    """What everyone has that slots point into: models, or changes of models."""
+    """One row per agent, to which the slots refer: models, or changes of models."""
 
     @property
     def own(self) -> Float[Tensor, "victim parameter"]:
@@ -64,22 +64,22 @@ class Company:
 
     @cached_property
     def models(self) -> Float[Tensor, "victim slot parameter"]:
-        """Gathered: as large as it sounds."""
+        """All models around all victims, copied: this takes much memory."""
         return embedding(self.slots, self.rows)
 
     @property
     def count(self) -> Float[Tensor, "victim 1"]:
-        """n − f: how many are honest, the victim included."""
+        """n − f: the number of honest agents, the victim included."""
         return self.honest.sum(1, keepdim=True).to(self.rows.dtype)
 
     @cached_property
     def mean(self) -> Float[Tensor, "victim parameter"]:
-        """μ over the honest."""
+        """μ: the mean of the honest models."""
         return embedding_bag(self.slots, self.rows, per_sample_weights=self.honest / self.count, mode="sum")
 
     @cached_property
     def spread(self) -> Float[Tensor, "victim parameter"]:
-        """σ over the honest, coordinate by coordinate; of one alone it is zero."""
+        """σ: the standard deviation of the honest models, per coordinate; zero if there is only one."""
         squares = (self.models - self.mean[:, None]).square()
         return torch.bmm((self.honest / self.count)[:, None], squares)[:, 0].sqrt()
 
@@ -90,16 +90,16 @@ class Company:
 
 @dataclass(frozen=True, eq=False)
 class Audience:
-    """Everyone who hears a Byzantine sender."""
+    """All agents that hear a Byzantine sender."""
 
     tables: tuple[Company, ...]
-    """Of similar width each; their rows are empty."""
+    """Victims with similar numbers of slots share a table; the rows are still empty."""
     victim: Int[Tensor, " victim"]
     of_edge: Int[Tensor, " edge"]
-    """For each edge on which Byzantine agents send, the place of its hearing end among victims."""
+    """For each edge on which Byzantine agents send, the place of its receiver in `victim`."""
 
     def companies(self, rows: Float[Tensor, "agent parameter"]) -> Iterator[Company]:
-        """As many victims at a time as memory allows."""
+        """The victims in pieces that fit into memory."""
         for table in self.tables:
             width = table.slots.shape[1]
             for of in pieces(len(table.slots), numbers=width * max(width, rows.shape[1])):
@@ -111,12 +111,12 @@ class Audience:
 def audience_of(view: View) -> Audience:
     wiring, nothing = view.wiring, view.adapted.new_empty(0, 0)
     tables, of_edge, before = list[Company](), [view.sender[:0]], 0
-    for table, lying, place in zip(wiring.tables, wiring.lying, wiring.places, strict=True):
+    for table, lying, place in zip(wiring.tables, wiring.from_byzantine, wiring.places, strict=True):
         hearing = torch.nonzero(lying.any(1))[:, 0]
         if not len(hearing):
             continue
         honest = (table.present & ~lying)[hearing]
-        # The honest first, slot 0 still before all others; as many slots as the victim with most of them needs.
+        # Honest agents first, and slot 0 before all others. The victim with most honest neighbours sets the width.
         order = honest.byte().argsort(dim=1, descending=True, stable=True)[:, : int(honest.sum(1).max())]
         honest = honest.gather(1, order)
         senders = table.senders[hearing].gather(1, order)
@@ -132,7 +132,7 @@ def audience_of(view: View) -> Audience:
 def of_victims(
     view: View, craft: Callable[[Company], Tensor], rows: Float[Tensor, "agent parameter"] | None = None
 ) -> Tensor:
-    """What `craft` makes for each victim from the honest around it; from adapted models unless other rows are given."""
+    """What `craft` makes for each victim from the rows of honest agents around it; by default their adapted models."""
     rows = view.adapted if rows is None else rows
     parts = [craft(company) for company in audience_of(view).companies(rows)]
     return torch.cat(parts) if parts else rows[view.receiver]
@@ -141,12 +141,12 @@ def of_victims(
 def to_each(
     view: View, craft: Callable[[Company], Tensor], rows: Float[Tensor, "agent parameter"] | None = None
 ) -> Tensor:
-    """The same edge by edge: all Byzantine neighbours of a victim tell it the same."""
+    """As `of_victims`, but one row per edge: all Byzantine neighbours of a victim send it the same message."""
     return of_victims(view, craft, rows)[audience_of(view).of_edge]
 
 
 def sender_row(view: View) -> Int[Tensor, " edge"]:
-    """For each edge, the place of its sending end among Byzantine agents."""
+    """For each edge, the place of its sender among the Byzantine agents."""
     return torch.searchsorted(view.byzantine, view.sender)
 
 
@@ -155,32 +155,35 @@ def sender_row(view: View) -> Int[Tensor, " edge"]:
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """The networks that run side by side, one a seed, and who is honest in each; everyone where nobody is."""
+    """The networks that run side by side, one per seed, and their honest agents.
+
+    In a network without honest agents, all agents are listed.
+    """
 
     member: Int[Tensor, "network member"]
     present: Bool[Tensor, "network member"]
     first: Int[Tensor, " network"]
-    """The agent that is number 0 of each network."""
+    """The agent with number 0 of each network."""
     agents: int
-    """How many agents the smallest of them has."""
+    """The number of agents of the smallest network."""
     speaker: Int[Tensor, " network"]
-    """The place among Byzantine agents of one of each network; 0 where there is none."""
+    """The place, among all Byzantine agents, of one Byzantine agent of each network; 0 where there is none."""
     of_sender: Int[Tensor, " byzantine"]
 
     def mean(self, values: Float[Tensor, "network member parameter"]) -> Float[Tensor, "network parameter"]:
-        """Over the honest, from values with zeros where there is nobody."""
+        """The mean over honest agents; `values` must be zero in empty places."""
         return values.sum(1) / self.present.sum(1, keepdim=True)
 
     def centred(
         self, models: Float[Tensor, "agent parameter"]
     ) -> tuple[Float[Tensor, "network parameter"], Float[Tensor, "network member parameter"]]:
-        """The mean of each network's honest models, and how far each is from it."""
+        """The mean of each network's honest models, and the difference of each model from it."""
         own = models[self.member]
         mean = self.mean(own * self.present[:, :, None])
         return mean, (own - mean[:, None]) * self.present[:, :, None]
 
     def numbered(self, number: int, what: str) -> Int[Tensor, " network"]:
-        """The agent of that number in each network."""
+        """The agent with that number in each network."""
         if number >= self.agents:
             raise BadInput(f"{what} names agent {number}, but agents are 0 … {self.agents - 1}")
         return self.first + number
@@ -209,7 +212,7 @@ def networks_of(view: View) -> Networks:
 def _grouped(
     network: Int[Tensor, " agent"], take: Bool[Tensor, " agent"], count: int
 ) -> tuple[Int[Tensor, "network member"], Bool[Tensor, "network member"]]:
-    """Some agents in rows, a network each, in order."""
+    """Some agents, in order, with one row per network."""
     who = torch.nonzero(take)[:, 0]
     who = who[network[who].argsort(stable=True)]
     sizes = torch.bincount(network[who], minlength=count)

@@ -1,28 +1,52 @@
-"""`varangian rules|attacks|studies`: what there is, one line each."""
+"""`varangian rules|attacks|studies`: what there is, one line each, or one card in full."""
 
 from __future__ import annotations
 
 import json as to_json
+import shutil
 import sys
+import textwrap
+from dataclasses import asdict
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
 import varangian
+from varangian.errors import unknown
+from varangian.experiments import cards, spec
 from varangian.experiments.spec import catalogue, first_line
 
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show its card: equation, parameters, cost, example, reference.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
-def rules(json: AsJson = False) -> None:
-    """How agents combine what they hear: the rules there are."""
-    listing(varangian.rules, json)
+def rules(name: Name = None, json: AsJson = False) -> None:
+    """How agents combine what they hear: the rules there are, or the card of one.
+
+    varangian rules
+
+    varangian rules loss-based
+    """
+    if name is None:
+        listing(varangian.rules, json)
+    else:
+        show_card(varangian.rules, "rule", name, json)
 
 
-def attacks(json: AsJson = False) -> None:
-    """What Byzantine agents send: the attacks there are."""
-    listing(varangian.attacks, json)
+def attacks(name: Name = None, json: AsJson = False) -> None:
+    """What Byzantine agents send: the attacks there are, or the card of one.
+
+    varangian attacks
+
+    varangian attacks alie
+    """
+    if name is None:
+        listing(varangian.attacks, json)
+    else:
+        show_card(varangian.attacks, "attack", name, json)
 
 
 def studies(json: AsJson = False) -> None:
@@ -48,3 +72,27 @@ def listing(room: ModuleType, as_json: bool) -> None:
     for name, text in offered.items():
         table.add_row(Text(name, "bold"), Text(text))  # not markup: [low, high] is no style
     Console().print(table)
+
+
+def show_card(package: ModuleType, kind: str, name: str, as_json: bool) -> None:
+    """Print all there is to know of one rule or attack."""
+    offered = catalogue(package)
+    if spec.tidied(name) not in offered:
+        raise unknown(kind, name, offered)
+    card = cards.card_of(offered[spec.tidied(name)])
+    if as_json:
+        print(to_json.dumps(asdict(card), indent=2, ensure_ascii=False))
+        return
+    print(f"{card.name}: {card.summary}\n")
+    print("\n".join(f"    {line}" for line in card.equation) + "\n")
+    width = min(100, shutil.get_terminal_size().columns)
+    for paragraph in card.text.split("\n\n"):
+        print(textwrap.fill(" ".join(paragraph.split()), width) + "\n")
+    for title, text in (("Assumes", card.assumes), ("Knows", card.knows), ("Cost", card.cost)):
+        if text:
+            print(textwrap.fill(f"{title}: {text}", width))
+    for parameter in card.parameters:
+        about = f"  {parameter.name} = {parameter.default}: {parameter.about}"
+        print(textwrap.fill(about, width, subsequent_indent="      "))
+    print("\n" + textwrap.indent(card.example, "    ") + "\n")
+    print(textwrap.fill(f"Reference: {card.reference}", width, break_long_words=False, break_on_hyphens=False))

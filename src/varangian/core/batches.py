@@ -1,7 +1,7 @@
-"""Data that lies still: batches drawn from it round by round, and held-out data to measure on.
+"""Finite datasets: batches drawn from them round by round, and held-out data to measure on.
 
-All agents' items are one pool, and `members[k]` lists agent k's places in it, so that agents may own different
-amounts, and share a pool without copying it.
+The items of all agents form one pool. `members[k]` lists the positions of agent k's items in it. Agents may therefore
+own different amounts of data, and share items without copying them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Items of all agents, and which are whose."""
+    """The items of all agents, and which agent owns which."""
 
     x: Float[Tensor, "item ..."]
     y: Tensor
@@ -44,44 +44,44 @@ class Pool:
         return len(self.members)
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> Pool:
-        """Some agents' places in the same pool; as wide as before, for draws depend on that."""
+        """The same pool for some of the agents. `members` keeps its width, because random draws depend on it."""
         return replace(self, members=self.members[agents], counts=self.counts[agents])
 
-    def own_copy(self) -> Pool:
-        """The items that somebody owns, and no others."""
+    def compact_copy(self) -> Pool:
+        """A copy that holds only the items that some agent owns."""
         mine = torch.arange(self.members.shape[1]) < self.counts[:, None]
         owned, place = self.members[mine].unique(return_inverse=True)
         members = torch.zeros_like(self.members).masked_scatter(mine, place)
         return replace(self, x=self.x[owned], y=self.y[owned], members=members)
 
     def first(self, items: int) -> Pool:
-        """The same pool, of which each agent owns the first so many of its items at most."""
+        """The same pool, in which each agent owns at most the first `items` of its items."""
         return replace(self, members=self.members[:, :items], counts=self.counts.clamp(max=items))
 
     @staticmethod
     def of(x: Tensor, y: Tensor, members: Sequence[Tensor]) -> Pool:
-        """A pool in which agent k owns the items numbered members[k]."""
+        """A pool in which agent k owns the items at positions `members[k]`."""
         counts = torch.tensor([len(own) for own in members])
         for agent, own in enumerate(members):
             if not len(own):
-                raise BadInput(f"agent {agent} has no data")
+                raise BadInput(f"agent {agent} has no data; give every agent at least one item")
         table = torch.zeros(len(members), int(counts.max()), dtype=torch.long)
         for row, own in zip(table, members, strict=True):
             row[: len(own)] = own
         return Pool(x, y, table, counts)
 
 
-def gathered(items: Sequence[Items], what: str) -> Pool:
-    """One pool from one pair of tensors, or one map-style Dataset, an agent."""
+def pooled(items: Sequence[Items], what: str) -> Pool:
+    """One pool from the agents' data: for each agent one pair of tensors, or one map-style Dataset."""
     if not items:
-        raise BadInput(f"the {what} data holds nothing for any agent")
+        raise BadInput(f"the {what} data is empty; give one dataset per agent")
     pairs = [_tensors(own, f"{what} data of agent {agent}") for agent, own in enumerate(items)]
     for agent, (x, y) in enumerate(pairs):
         for part, first in ((x, pairs[0][0]), (y, pairs[0][1])):
             if part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
                 raise BadInput(
-                    f"{what} data of agent {agent} has items of {tuple(part.shape[1:])} {part.dtype}, "
-                    f"agent 0's are {tuple(first.shape[1:])} {first.dtype}"
+                    f"{what} data of agent {agent} has items of {tuple(part.shape[1:])} {part.dtype}, but those of "
+                    f"agent 0 are {tuple(first.shape[1:])} {first.dtype}; all agents need the same shape and type"
                 )
     amounts = [len(x) for x, _ in pairs]
     members = list(torch.arange(sum(amounts)).split(amounts))
@@ -100,23 +100,30 @@ def _tensors(items: Items, where: str) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         raise BadInput(f"{where} has {len(x)} inputs and {len(y)} targets")
     if x.is_floating_point() and not bool(x.isfinite().all()):
-        raise BadInput(f"{where} has inputs that are not finite")
+        raise BadInput(f"{where} has inputs that are not finite; remove or replace them")
     return x, y
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Each agent goes through its items in an order drawn anew for every epoch. Who runs out before the epoch ends
-    starts over; who does not has the rest left out of it."""
+    """A stream of batches from a pool. Each agent reads its items in a new random order in every epoch.
+
+    An agent that runs out of items before the epoch ends starts over. An agent that has items left when the epoch ends
+    does not see them in this epoch.
+    """
 
     pool: Pool
     batch: int
     rounds_per_pass: int
+    """How many rounds an epoch has."""
 
     @staticmethod
     def of(pool: Pool, batch: int, epoch: EpochEnds | int = "longest") -> Batches:
-        """An epoch ends when the agent with most data, or the one with fewest, has seen all of it, or after so many
-        rounds."""
+        """Batches of `batch` items per agent and round.
+
+        An epoch ends when the agent with the most items has seen all of them (`longest`), when the agent with the
+        fewest items has (`shortest`), or after a given number of rounds.
+        """
         if isinstance(epoch, int):
             return Batches(pool, batch, epoch)
         last = pool.counts.max() if epoch == "longest" else pool.counts.min()
@@ -130,12 +137,12 @@ class Batches:
         return replace(self, pool=self.pool.to(device))
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> Batches:
-        """Some agents' stream, from the same pool."""
+        """The stream of some of the agents, from the same pool."""
         return replace(self, pool=self.pool.part(agents))
 
-    def own_copy(self) -> Batches:
-        """The same stream, holding no more data than it needs."""
-        return replace(self, pool=self.pool.own_copy())
+    def compact_copy(self) -> Batches:
+        """The same stream with a copy of only the data that it needs."""
+        return replace(self, pool=self.pool.compact_copy())
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
         item = torch.stack([self._items(draws, round) for round in range(start, start + rounds)])
@@ -150,7 +157,7 @@ class Batches:
 
 @lru_cache(maxsize=4)
 def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]:
-    """Every agent's items in this epoch's order, remembered while the epoch lasts."""
+    """Every agent's items in the order of this epoch. Cached, since all rounds of an epoch need it."""
     most = pool.members.shape[1]
     keys = draws.uniform("shuffle", epoch, most)
     keys = keys.masked_fill(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
@@ -158,50 +165,50 @@ def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]
 
 
 def _rows(values: Tensor, item: Int[Tensor, "round agent batch"]) -> Tensor:
-    """`values[item]` by copying whole items, a fifth of the time of copying number by number."""
+    """`values[item]`, copied item by item. This takes a fifth of the time of indexing, which copies numbers."""
     return values.index_select(0, item.flatten()).view(*item.shape, *values.shape[1:])
 
 
 def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Real numbers in the run's type; labels stay as they are."""
+    """Floating-point values in the given type; labels unchanged."""
     return values.to(dtype) if values.is_floating_point() else values
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Loss and other metrics of every agent's model on that agent's held-out items."""
+    """Measures the loss and other metrics of every agent's model on that agent's held-out items."""
 
     model: Stacked
     pool: Pool
     metrics: Mapping[str, Callable[[Tensor, Tensor], Float[Tensor, " item"]]]
     loss_name: str = "test_loss"
     prefix: str = ""
-    """Before the names of the other metrics."""
+    """Put before the names of the other metrics."""
 
     def using(self, execution: Execution) -> HeldOut:
-        """The same, with so many threads and so much memory."""
+        """The same evaluation with the threads and the memory of `execution`."""
         return replace(self, model=self.model.using(execution))
 
     def to(self, device: torch.device) -> HeldOut:
         return replace(self, pool=self.pool.to(device))
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> HeldOut:
-        """Of some agents."""
+        """The same evaluation for some of the agents."""
         return replace(self, pool=self.pool.part(agents))
 
-    def own_copy(self) -> HeldOut:
-        """The same, holding no more data than it needs."""
-        return replace(self, pool=self.pool.own_copy())
+    def compact_copy(self) -> HeldOut:
+        """The same evaluation with a copy of only the data that it needs."""
+        return replace(self, pool=self.pool.compact_copy())
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """Means over each agent's own items: the loss, and the metrics under their own names."""
+        """Loss and metrics by name, each averaged over every agent's own items."""
         return {
             name: torch.cat(parts)
             for name, parts in _transposed([self._of(models, agents) for agents in self._some()]).items()
         }
 
     def _some(self, values: int = 2**25) -> Sequence[Int[Tensor, " some"]]:
-        """Agents in groups small enough for one pass."""
+        """The agents in groups that are small enough for one pass."""
         of_agent = self.pool.members.shape[1] * self.pool.x[0].numel()
         values = self.model.execution.numbers_at_once(values)
         return list(torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent))))

@@ -1,11 +1,11 @@
-"""Randomness that is addressed, not consumed.
+"""Random numbers with addresses.
 
-A draw depends on (seed, purpose, round, agent, column) and on nothing else: not on what was drawn before, on the
-device, on how many seeds share a run, or on how many pieces the network is cut into. Runs therefore repeat, resume
-and split without changing a bit.
+A draw depends on (seed, purpose, round, agent, column) and on nothing else. It does not depend on earlier draws, on the
+device, on how many seeds share a run, or on how many parts the network is split into. Runs can therefore be repeated,
+resumed and split, and give the same bits.
 
-Every (seed, purpose, agent) owns a SplitMix64 stream (Steele, Lea and Flood, 2014), read at position
-`round * width + column`; integer arithmetic on tensors wraps modulo 2**64, which is what the generator wants.
+Every (seed, purpose, agent) has a SplitMix64 stream (Steele, Lea and Flood, 2014). It is read at position
+`round * width + column`. Integer arithmetic on tensors wraps modulo 2**64, as the generator requires.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIX = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Logical shift right; torch's own is arithmetic."""
+    """Logical shift to the right; torch's own shift is arithmetic."""
     return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
@@ -48,7 +48,7 @@ def _mixed(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The random numbers of some agents, each known by its seed and its number within that seed's network.
+    """The random numbers of some agents. An agent is identified by its seed and its number in that seed's network.
 
     >>> a = Draws.of(seed=0, agents=3)
     >>> bool((a.uniform("noise", round=7, width=2) == a.uniform("noise", round=7, width=2)).all())
@@ -58,20 +58,24 @@ class Draws:
     seed: Int[Tensor, " agent"]
     agent: Int[Tensor, " agent"]
     _streams: dict[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
-    _ahead: dict[Any, Callable[[int], Tensor]] = field(default_factory=dict[Any, Callable[[int], Tensor]], repr=False)
+    _prefetched: dict[Any, Callable[[int], Tensor]] = field(
+        default_factory=dict[Any, Callable[[int], Tensor]], repr=False
+    )
 
     @staticmethod
     def of(seed: int, agents: int, device: torch.device | str = "cpu") -> Draws:
+        """The draws of all agents of one network."""
         check_fits(16 * agents, f"a network of {agents} agents", device)
         number = torch.arange(agents, device=device)
         return Draws(torch.full_like(number, seed), number)
 
     @staticmethod
     def join(parts: Sequence[Draws]) -> Draws:
+        """The draws of several networks, one after another."""
         return Draws(torch.cat([p.seed for p in parts]), torch.cat([p.agent for p in parts]))
 
     def take(self, agents: Int[Tensor, " some"] | slice) -> Draws:
-        """The same agents' draws, for some of them."""
+        """The draws of some of these agents."""
         return Draws(self.seed[agents], self.agent[agents])
 
     def to(self, device: torch.device) -> Draws:
@@ -85,37 +89,59 @@ class Draws:
             stream = self._streams[purpose] = _mixed(of_seed + (self.agent + 1) * _GOLDEN)
         column = torch.arange(1, width + 1, device=stream.device)
         position = (rounds[:, None] * width + column).mul_(_GOLDEN)
-        if width <= FEW:  # stored column after column, as matrices of few columns are
+        if width <= FEW:  # stored column by column, see `layout`
             return _mixed(stream + position[:, :, None]).mT
         return _mixed(stream[None, :, None] + position[:, None, :])
 
     def uniform(
         self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "agent width"]:
-        """Uniform on [0, 1), one row an agent; remembered, so not to be written into."""
+        """Uniform on [0, 1), one row per agent. The result is cached: do not write into it."""
         return self._served(self.uniform_rounds, purpose, round, width, dtype)
 
     def normal(
         self, purpose: str, round: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "agent width"]:
-        """Standard normal, one row an agent; remembered, so not to be written into."""
+        """Standard normal, one row per agent. The result is cached: do not write into it."""
         return self._served(self.normal_rounds, purpose, round, width, dtype)
 
     def uniform_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "round agent width"]:
-        """`uniform` for the rounds start, start + 1, …: the same numbers in fewer operations."""
+        """`uniform` for several rounds: the same numbers with fewer operations.
+
+        Args:
+            purpose: A name. Draws with different names are independent.
+            start: The first round.
+            rounds: How many rounds.
+            width: How many numbers per agent.
+            dtype: The number type.
+
+        Returns:
+            A tensor of shape (round, agent, width).
+        """
         bits = self.bits(purpose, self._span(start, rounds), width)
-        # As many bits as the mantissa holds: more would round up to 1.
+        # Keep as many bits as the mantissa holds: with more, the result could round up to 1.
         keep = 24 if dtype == torch.float32 else 53
         return _shifted(bits, 64 - keep).to(dtype).mul_(2.0**-keep)
 
     def normal_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "round agent width"]:
-        """`normal` for the rounds start, start + 1, …: Box and Muller, two numbers from one word."""
+        """`normal` for several rounds, by the Box–Muller method: two numbers from one 64-bit word.
+
+        Args:
+            purpose: A name. Draws with different names are independent.
+            start: The first round.
+            rounds: How many rounds.
+            width: How many numbers per agent.
+            dtype: The number type.
+
+        Returns:
+            A tensor of shape (round, agent, width).
+        """
         bits = self.bits(purpose, self._span(start, rounds), (width + 1) // 2)
-        bits = bits.mT if width <= FEW else bits  # as they lie in memory
+        bits = bits.mT if width <= FEW else bits  # in memory order
         high = _shifted(bits, 32).to(torch.float64).add_(0.5).mul_(2.0**-32).to(dtype)
         low = bits.bitwise_and_(0xFFFFFFFF).to(dtype)
         radius = high.log_().mul_(-2).sqrt_()
@@ -128,23 +154,25 @@ class Draws:
     def _served(
         self, draw: Callable[..., Tensor], purpose: str, round: int, width: int, dtype: torch.dtype
     ) -> Float[Tensor, "agent width"]:
-        """A round's draw, made many rounds at a time where it is small."""
+        """The draw of one round. Small draws are made for many rounds at a time."""
         key = (draw.__name__, purpose, width, dtype)
-        serve = self._ahead.get(key)
+        serve = self._prefetched.get(key)
         if serve is None:
             rounds = max(1, min(128, 2**15 // max(1, len(self.seed) * width)))
-            serve = ahead(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
-            self._ahead[key] = serve
+            serve = prefetched(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
+            self._prefetched[key] = serve
         return serve(round)
 
     def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
         return torch.arange(rounds, device=self.seed.device) + start
 
 
-def ahead(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
-    """Serve `draw` round by round while drawing `rounds` of them at a time; a memory, never a state.
+def prefetched(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
+    """A function that returns the draw of one round, and calls `draw` for `rounds` rounds at a time.
 
-    >>> one = ahead(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
+    This is only a cache: rounds may be requested in any order, and the results are the same.
+
+    >>> one = prefetched(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
     >>> [one(3), one(25), one(24)]
     [3, 25, 24]
     """

@@ -1,4 +1,4 @@
-"""What a whole network has before it when it combines: models sent, samples to judge on, who hears whom."""
+"""Everything a network needs to combine models: the messages, the samples to judge them on, and who hears whom."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from varangian.core.wiring import Wiring
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One round's messages, and everything agents judge them with. `inbox` shows it as some agents see it."""
+    """The messages of one round, and what agents judge them with. `inbox` gives the view of some agents."""
 
     round: int
     wiring: Wiring
     delivered: Delivered
     adapted: Models
-    """θ̂_k, everyone's own."""
+    """θ̂_k: every agent's own model after adapting."""
     previous: Models
-    """θ_k of the round before."""
+    """θ_k of the previous round."""
     samples: Mapping[JudgedOn, Sample]
     model: Model
-    """What neighbours are judged with."""
+    """The model with which agents judge their neighbours."""
     judged_on: JudgedOn
     forgetting: Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
@@ -39,7 +39,7 @@ class Exchange:
     risk: Risk | None
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
-        """What the agents of a table see; `source` is the row that each slot received."""
+        """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
         of = table.rows_of
         return Inbox(
             model=self.model,

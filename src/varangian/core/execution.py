@@ -1,6 +1,6 @@
-"""Where a run computes, and with how much of the machine: one value that is passed along.
+"""Where a run computes, and how much of the machine it may use: one value that is passed along.
 
-What is computed never depends on it, up to rounding.
+Results do not depend on it, up to rounding.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Value = TypeVar("Value")
 
 CPU = torch.device("cpu")
 _PIECES = 64
-"""A memory budget is cut into this many pieces, one of which is worked on at a time."""
+"""A memory budget is divided by this number; the code works on one such piece at a time."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A device, and how much of it may be used.
+    """A device, and how much of it a run may use.
 
     >>> Execution(threads=2).each(lambda a, b: a + b, [1, 2], [10, 20])
     [11, 22]
@@ -38,27 +38,27 @@ class Execution:
 
     device: torch.device = CPU
     threads: int | None = None
-    """How many blocks are worked on at once. By default as many as torch uses threads."""
+    """How many blocks to work on at once. By default as many as torch uses threads."""
     torch_threads: int | None = None
-    """How many threads share one operation. One where blocks have a thread each: threads that share small operations
-    wait for each other more than they compute, above all when other programs use the same cores."""
+    """How many threads share one torch operation. This is 1 where each block has its own thread. Threads that share
+    small operations wait for each other most of the time, above all when other programs use the same cores."""
     memory: int | None = None
-    """A budget in bytes. By default what the machine has."""
+    """A memory budget in bytes. By default all memory of the machine."""
     compile: bool = False
-    """Compile a round's functions for the CPU."""
+    """Whether to compile the functions of a round for the CPU."""
 
     @property
     def at_once(self) -> int:
-        """How many blocks are worked on at once."""
+        """How many blocks to work on at once."""
         return self.threads or torch.get_num_threads()
 
     def each(
         self, function: Callable[..., Done], *parts: Sequence[Any], device: torch.device | None = None
     ) -> list[Done]:
-        """`function` of every first part, every second, …; several at a time on a CPU with several threads.
+        """Like `list(map(function, *parts))`, but on a CPU with several threads at a time.
 
-        One thread works on a whole block, so that threads need not wait for each other. A GPU gets its work from one
-        thread; `device` says where the parts are, if not on the device of this execution.
+        Each call runs in one thread, so that threads do not wait for each other. On a GPU, one thread makes all calls.
+        `device` says where the parts are. By default they are on the device of this execution.
         """
         threads = min(self.at_once, len(parts[0]))
         if threads < 2 or (device or self.device).type != "cpu" or _is_traced():
@@ -66,18 +66,18 @@ class Execution:
         learning = torch.is_grad_enabled()
 
         def with_same_gradients(*part: Any) -> Done:
-            with torch.set_grad_enabled(learning):  # every thread has its own setting
+            with torch.set_grad_enabled(learning):  # a setting of each thread, not inherited
                 return function(*part)
 
         return list(_pool(threads, os.getpid()).map(with_same_gradients, *parts))
 
     def numbers_at_once(self, usual: int) -> int:
-        """How many numbers to hold at a time: as many as usual, or less where the budget is small."""
+        """How many numbers to hold at a time: `usual`, or fewer if the memory budget is small."""
         return usual if self.memory is None else max(1, min(usual, self.memory // _PIECES // 4))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set torch's number of threads, and put it back after."""
+        """Set torch's number of threads, and restore it afterwards."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.torch_threads or before)
         try:
@@ -87,23 +87,23 @@ class Execution:
 
 
 DEFAULT = Execution()
-"""The CPU, with all that torch may use."""
+"""The CPU, with all threads that torch may use."""
 
 
 @runtime_checkable
 class Executable(Protocol):
-    """A model or an evaluation that can use several threads, or has to keep to a memory budget."""
+    """A model or an evaluation that can use several threads, or must respect a memory budget."""
 
     def using(self, execution: Execution) -> Executable: ...
 
 
 def using(value: Value, execution: Execution) -> Value:
-    """The value as it computes under `execution`; unchanged where it has no `using`."""
+    """The value with `execution` applied, or the value itself if it has no method `using`."""
     return cast(Value, value.using(execution)) if isinstance(value, Executable) else value
 
 
-def own_copy(module: nn.Module) -> nn.Module:
-    """A copy of the module for this thread: `functional_call` swaps its parameters while it runs."""
+def thread_copy(module: nn.Module) -> nn.Module:
+    """The copy of the module for this thread. Threads cannot share one: `functional_call` replaces its parameters."""
     if threading.current_thread() is threading.main_thread():
         return module
     copies: WeakKeyDictionary[nn.Module, nn.Module] = _OF_THREAD.__dict__.setdefault("copies", WeakKeyDictionary())
@@ -116,11 +116,11 @@ _OF_THREAD = threading.local()
 
 
 def _is_traced() -> bool:
-    """Whether this thread's operations are traced or counted, which other threads' would not be."""
+    """Whether the operations of this thread are traced or counted. Those of other threads would be missed."""
     return _get_current_dispatch_mode() is not None
 
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a forked process inherits the pool but not its threads."""
+    """The threads of this process. A forked process inherits the pool but not its threads, hence `process`."""
     return ThreadPoolExecutor(threads, "varangian", initializer=torch.set_num_threads, initargs=(1,))

@@ -1,4 +1,4 @@
-"""Pairs of points near each other, with a bound on how many each point has."""
+"""Pairs of nearby points, with a limit on the number of pairs per point."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Array = np.ndarray[Any, Any]
 
 
 def pairs_within(points: Array, radius: float, max_degree: int | None, seed: int) -> Array:
-    """Pairs (i < j) of points at most `radius` apart, at most `max_degree` for each point.
+    """Pairs (i < j) of points at most `radius` apart, at most `max_degree` pairs for each point.
 
-    With a bound, pairs are taken greedily in an order drawn by seed, as long as both ends have room, so that the
-    result is symmetric and no two points in reach of each other are both left with room. Where points lie so densely
-    that listing all pairs is hopeless, only each point's nearest are candidates.
+    With a limit, pairs are taken greedily in a random order (drawn by seed) while both points are below the limit. The
+    result is symmetric, and two points within `radius` that are not a pair are never both below the limit. If there are
+    too many pairs to list them all, only the nearest points of each point are considered.
     """
     from scipy.spatial import cKDTree
 
     if not radius > 0:
-        raise BadInput(f"a radius must be positive, not {radius}")
+        raise BadInput(f"radius must be positive, but is {radius}")
     if max_degree is not None and max_degree < 0:
         raise BadInput(f"max_degree must not be negative, but is {max_degree}")
     tree = cKDTree(points)
@@ -39,7 +39,7 @@ def _all(tree: Any, radius: float) -> Array:
 
 
 def _nearest(tree: Any, points: Array, radius: float, count: int) -> Array:
-    near = tree.indices  # one after another as they lie, not as they are numbered: neighbours are then in the cache
+    near = tree.indices  # in the order of their positions, so that neighbours are in the cache
     _, other = tree.query(points[near], k=count + 1, distance_upper_bound=radius, workers=-1)
     this = np.repeat(near, count + 1)
     other = other.reshape(-1)
@@ -49,7 +49,7 @@ def _nearest(tree: Any, points: Array, radius: float, count: int) -> Array:
 
 
 def distinct(numbers: Array) -> Array:
-    """Every number once, in order; many times as fast as numpy's own."""
+    """Every number once, sorted. Many times as fast as `np.unique`."""
     in_order = np.sort(numbers)
     first = np.ones(len(numbers), dtype=bool)
     np.not_equal(in_order[1:], in_order[:-1], out=first[1:])
@@ -57,10 +57,11 @@ def distinct(numbers: Array) -> Array:
 
 
 def _greedy(pairs: Array, n: int, max_degree: int, rng: np.random.Generator) -> Array:
-    """Take pairs in random order while both ends have room: all pairs at once, in a few passes.
+    """Take pairs in random order while both points are below the limit, with a few passes over all pairs.
 
-    A pair is certainly taken when it is, at both of its ends, among the first that still find room; those are taken
-    together, pairs at a full end are dropped, and the rest go round again. The outcome is that of going one by one.
+    At each point, the first pairs that fit below its limit are certain to be taken from that side. Each pass takes all
+    pairs that are certain at both of their points, and drops pairs with a full point. The next pass works on the rest.
+    The result is the same as taking the pairs one by one.
     """
     pairs = pairs[rng.permutation(len(pairs))]
     room = np.full(n, max_degree)
@@ -76,8 +77,8 @@ def _greedy(pairs: Array, n: int, max_degree: int, rng: np.random.Generator) -> 
 
 
 def _rank_among_equals(values: Array) -> Array:
-    """For each value, how many equal ones stand before it."""
-    # Value and place as one number: sorting those is faster than asking for the order of values.
+    """For each value, how many equal values come before it."""
+    # Value and position are combined into one number: sorting these is faster than argsort.
     in_order, order = np.divmod(np.sort(values * len(values) + np.arange(len(values))), max(1, len(values)))
     first = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
     rank = np.empty_like(values)

@@ -1,11 +1,11 @@
 """Who hears whom.
 
-A graph is stored by receiver (CSR): agent k hears `senders[offsets[k]:offsets[k+1]]`, itself first. For computing,
-receivers are laid out as tables of (agent, slot) with slot 0 the agent itself, so that a rule reads like the paper
-and needs no segment operations; agents of very different degree get tables of their own.
+A graph is stored by receiver (CSR): agent k hears `senders[offsets[k]:offsets[k+1]]`, itself first. For computing, the
+receivers form tables of (agent, slot), in which slot 0 is the agent itself. Rules then read like the paper and need no
+segment operations. Agents of very different degree are in different tables.
 
-In memory a table is laid out slot after slot: whatever is summed over slots, or spread over them, then runs along
-agents, which processors do several at a time. A large network is cut into tables that a processor's cache can hold.
+In memory a table is stored slot by slot. Operations over slots then run along agents, and processors handle several
+agents at a time. A large network is split into tables that fit into a processor's cache.
 """
 
 from __future__ import annotations
@@ -27,54 +27,55 @@ from varangian.errors import BadInput
 if TYPE_CHECKING:
     import networkx as nx
 
-CACHED = 2**17
-"""How many entries of a table a processor's cache holds together with what is computed from them."""
-MOST = 2**27
-"""How many entries a table may have where caches do not matter."""
+CACHE_ENTRIES = 2**17
+"""The most entries of a table that fit into a processor's cache, together with what is computed from them."""
+MAX_ENTRIES = 2**27
+"""The most entries of a table where the size of the cache does not matter."""
 
 TimeVarying = Callable[[int], "Graph"]
-"""A graph that changes: from the round to the graph of that round."""
+"""A graph that changes over time: a function from the round to the graph of that round."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhoods:
-    """Some agents and whom each of them hears: row k, slot 0 is the agent itself; padding hears itself again."""
+    """A table of some agents and whom each of them hears. Slot 0 is the agent itself; so are the unused slots."""
 
     receivers: Int[Tensor, " agent"]
     senders: Int[Tensor, "agent slot"]
     present: Bool[Tensor, "agent slot"]
+    """Which slots are used; the others are padding."""
     dense: bool
-    """Nearly everyone hears nearly everyone, so that computing all pairs wastes little."""
+    """Whether more than half of all possible edges exist, so that computing all pairs wastes little."""
     rows: Int[Tensor, " agent"]
-    """Where these agents stand among those whose models are combined here: all agents, or a part of the network."""
+    """The rows of these agents among the agents combined here: the whole network, or one part of it."""
     span: slice | None
-    """The same, if they stand side by side and in order."""
+    """The same rows as a slice, if they are consecutive."""
     everyone: bool
-    """These are all whose models are combined here, in order."""
+    """Whether the table has all agents combined here, in order."""
     complete: bool
-    """Each of them hears everybody there is."""
+    """Whether each of them hears every agent of the network."""
 
     @cached_property
-    def narrow(self) -> Int[Tensor, "slot agent"]:
-        """`senders` in half the memory, as they lie in it; −1 where nobody is."""
-        return narrowed(self.senders, self.present)
+    def int32_senders(self) -> Int[Tensor, "slot agent"]:
+        """`senders` as 32-bit integers in memory order; −1 in unused slots."""
+        return int32_sources(self.senders, self.present)
 
     def blank(self, dtype: torch.dtype) -> Float[Tensor, "agent slot"]:
-        """A zero for every place."""
+        """A table of zeros."""
         return torch.zeros_like(self.senders, dtype=dtype)
 
     def rows_of(self, values: Tensor) -> Tensor:
-        """These agents' rows of something that everyone has."""
+        """The rows of these agents, from a tensor with one row per agent."""
         if self.everyone:
             return values
         return values[self.rows if self.span is None else self.span]
 
     def put(self, values: Float[Tensor, "agents parameter"], own: Float[Tensor, "agent parameter"]) -> Tensor:
-        """What everyone has, with these agents' rows replaced."""
+        """`values`, which has one row per agent, with the rows of these agents replaced by `own`."""
         return own if self.everyone else values.index_copy(0, self.rows, own)
 
     def widened(self, slots: int) -> Neighbourhoods:
-        """The same with so many slots, those added being padding."""
+        """The same table padded to `slots` slots."""
         more = slots - self.senders.shape[1]
         if not more:
             return self
@@ -86,14 +87,14 @@ class Neighbourhoods:
         return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
-def narrowed(source: Int[Tensor, "agent slot"], heard: Bool[Tensor, "agent slot"]) -> Int[Tensor, "slot agent"]:
-    """Rows in which messages stand, as they lie in memory; −1 where none was heard."""
+def int32_sources(source: Int[Tensor, "agent slot"], heard: Bool[Tensor, "agent slot"]) -> Int[Tensor, "slot agent"]:
+    """The row of each slot's message as a 32-bit integer, in memory order; −1 where nothing was heard."""
     return torch.where(heard.T, source.T, -1).to(torch.int32).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Who hears whom among `agents` agents. Everyone hears itself. Edges may be one-way.
+    """Who hears whom. Every agent hears itself. Edges may be one-way.
 
     >>> Graph.ring(5).neighbours(0)
     [1, 4]
@@ -115,11 +116,11 @@ class Graph:
 
     @property
     def receivers(self) -> Int[Tensor, " edge"]:
-        """The agent at the hearing end of every edge."""
+        """The receiver of every edge."""
         return torch.repeat_interleave(torch.arange(self.agents), self.offsets.diff())
 
     def neighbours(self, agent: int) -> list[int]:
-        """Whom an agent hears, itself left out."""
+        """The agents that an agent hears, without itself."""
         return self.senders[self.offsets[agent] + 1 : self.offsets[agent + 1]].tolist()
 
     def __repr__(self) -> str:
@@ -129,28 +130,28 @@ class Graph:
 
     @staticmethod
     def from_edges(agents: int, edges: Iterable[tuple[int, int]] | np.ndarray[Any, Any]) -> Graph:
-        """From pairs (sender, receiver). Duplicates and self-loops are welcome and count once."""
+        """A graph from pairs (sender, receiver). Duplicates and self-loops are allowed and change nothing."""
         if agents < 1:
             raise BadInput(f"a graph needs at least one agent, not {agents}")
         pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))
         pairs = pairs.reshape(-1, 2) if not pairs.size else pairs
         if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in "iu"):
-            raise BadInput("edges are pairs (sender, receiver) of agents' numbers")
+            raise BadInput("edges must be pairs (sender, receiver) of agent numbers")
         pairs = pairs.astype(np.int64)
         if pairs.size and (pairs.min() < 0 or pairs.max() >= agents):
-            raise BadInput(f"an edge names agent {pairs.max()} or a negative one; agents are 0 … {agents - 1}")
+            raise BadInput(f"an edge names agent {pairs.max()} or a negative number; agents are 0 … {agents - 1}")
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
         receiver, sender = np.divmod(distinct(pairs[:, 1] * agents + pairs[:, 0]), agents)
         offsets = np.zeros(agents + 1, dtype=np.int64)
         np.cumsum(np.bincount(receiver, minlength=agents) + 1, out=offsets[1:])
         senders = np.empty(offsets[-1], dtype=np.int64)
         senders[offsets[:-1]] = np.arange(agents)
-        senders[np.arange(len(sender)) + receiver + 1] = sender  # behind one place for every receiver so far
+        senders[np.arange(len(sender)) + receiver + 1] = sender  # each receiver so far has one entry for itself
         return Graph(torch.from_numpy(senders), torch.from_numpy(offsets))
 
     @staticmethod
     def from_networkx(graph: nx.Graph[Any]) -> Graph:
-        """From any networkx graph, nodes in their own order; in a directed one u → v means that v hears u."""
+        """A graph from any networkx graph, nodes in their own order. In a directed graph, v hears u if u → v."""
         number = {node: i for i, node in enumerate(graph.nodes)}
         edges = [(number[u], number[v]) for u, v in graph.edges()]
         if not graph.is_directed():
@@ -159,17 +160,17 @@ class Graph:
 
     @staticmethod
     def complete(n: int) -> Graph:
-        """Everyone hears everyone."""
+        """Every agent hears every other agent."""
         if n < 1:
             raise BadInput(f"a graph needs at least one agent, not {n}")
-        check_fits(120 * n * n, f"a graph in which {n} agents all hear each other")
+        check_fits(120 * n * n, f"a complete graph of {n} agents")
         return Graph.from_edges(n, np.stack(np.divmod(np.arange(n * n), n), axis=1))
 
     @staticmethod
     def ring(n: int, k: int = 1) -> Graph:
-        """Everyone hears the k nearest on either side."""
+        """Every agent hears the k nearest agents on each side."""
         if k < 0:
-            raise BadInput(f"a ring's k is the number of neighbours on either side, not {k}")
+            raise BadInput(f"k, the number of neighbours on each side of a ring, must not be negative, but is {k}")
         agent = np.arange(n)
         steps = [step for step in range(-k, k + 1) if step]
         pairs = [np.stack(((agent + step) % n, agent), axis=1) for step in steps]
@@ -177,29 +178,36 @@ class Graph:
 
     @staticmethod
     def star(n: int) -> Graph:
-        """Agent 0 hears everyone, and everyone hears agent 0."""
+        """Agent 0 hears all others, and all others hear agent 0."""
         leaves = np.arange(1, n)
         hub = np.zeros_like(leaves)
         return Graph.from_edges(n, np.concatenate((np.stack((hub, leaves), 1), np.stack((leaves, hub), 1))))
 
     @staticmethod
     def erdos_renyi(n: int, p: float, seed: int = 0) -> Graph:
-        """Every pair hears each other with probability p."""
+        """The two agents of every pair hear each other with probability p."""
         import networkx as nx
 
         if n < 1:
             raise BadInput(f"a graph needs at least one agent, not {n}")
         if not 0 <= p <= 1:
-            raise BadInput(f"an edge's probability p must be between 0 and 1, not {p}")
+            raise BadInput(f"p, the probability of an edge, must be between 0 and 1, but is {p}")
         return Graph.from_networkx(nx.fast_gnp_random_graph(n, p, seed=seed))
 
     @staticmethod
     def geometric(
         points: Float[Tensor, "agent 2"], radius: float, max_degree: int | None = None, seed: int = 0
     ) -> Graph:
-        """Agents within `radius` hear each other, each at most `max_degree` others, chosen by seed; symmetric."""
+        """Agents that are near each other hear each other. The graph is symmetric.
+
+        Args:
+            points: The position of every agent.
+            radius: Agents at most this far apart can hear each other.
+            max_degree: The most neighbours of an agent. By default there is no limit.
+            seed: Decides which neighbours an agent keeps when it has too many.
+        """
         if points.ndim != 2 or not bool(points.isfinite().all()):
-            raise BadInput(f"points are finite coordinates, one row an agent, but have shape {tuple(points.shape)}")
+            raise BadInput(f"points must be finite, with one row per agent, but have shape {tuple(points.shape)}")
         edges = len(points) * (8 if max_degree is None else max_degree)
         check_fits(600 * len(points) + 200 * edges, f"a network of {len(points)} agents")
         pairs = pairs_within(points.double().cpu().numpy(), radius, max_degree, seed)
@@ -207,7 +215,7 @@ class Graph:
 
     @staticmethod
     def disjoint_union(graphs: Sequence[Graph]) -> Graph:
-        """Several networks side by side that do not hear each other: how seeds share one run."""
+        """Several networks side by side, with no edges between them. This is how seeds share one run."""
         if not graphs:
             raise BadInput("a union needs at least one graph")
         agents = np.cumsum([0] + [g.agents for g in graphs])
@@ -217,7 +225,7 @@ class Graph:
         return Graph(senders, torch.cat([*offsets, torch.tensor([int(edges[-1])])]))
 
     def to_networkx(self) -> nx.DiGraph[int]:
-        """A directed networkx graph, without the self-loops."""
+        """The same graph in networkx: directed, without self-loops."""
         import networkx as nx
 
         out: nx.DiGraph[int] = nx.DiGraph()
@@ -231,14 +239,20 @@ class Graph:
     def neighbourhoods(
         self, max_entries: int | None = None, receivers: Int[Tensor, " agent"] | None = None
     ) -> list[Neighbourhoods]:
-        """The graph as tables of (agent, slot): one where degrees are alike, one per power of two where padding
-        would more than double the edges, none larger than `max_entries`; unless given, none too large for a cache
-        where the graph is sparse. With `receivers`, the tables of these agents alone."""
+        """The graph as tables of (agent, slot).
+
+        Agents of similar degree share a table. If padding would more than double the number of edges, there is one
+        table per power of two of the degree.
+
+        Args:
+            max_entries: The most entries of a table. By default a table of a sparse graph fits into the cache.
+            receivers: Make tables of these agents only. By default all agents.
+        """
         hearing = torch.arange(self.agents) if receivers is None else receivers
         slots = (self.degrees + 1)[hearing]
         edges, widest = int(slots.sum()), int(slots.max())
         dense = 2 * edges > len(hearing) * self.agents
-        most = max_entries or (MOST if dense else CACHED)
+        most = max_entries or (MAX_ENTRIES if dense else CACHE_ENTRIES)
         if widest * len(hearing) <= max(2 * edges, 2**16):
             groups = [torch.arange(len(hearing))]
         else:
@@ -248,7 +262,7 @@ class Graph:
         for group in groups:
             width = int(slots[group].max())
             tables += [
-                self._table(hearing, piece, dense).widened(width) for piece in _alike(group, max(1, most // width))
+                self._table(hearing, piece, dense).widened(width) for piece in _even_split(group, max(1, most // width))
             ]
         return tables
 
@@ -264,7 +278,7 @@ class Graph:
         return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone, complete)
 
 
-def _alike(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:
-    """Pieces of about the same size, none with more than so many agents."""
+def _even_split(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:
+    """Pieces of about the same size, with at most `most` agents each."""
     pieces = -(-len(agents) // most)
     return list(agents.split(-(-len(agents) // pieces)))

@@ -1,4 +1,4 @@
-"""What no real agent knows: for references that show how much there is to gain, and for omniscient adversaries."""
+"""What no real agent can know. Only clairvoyant reference rules and omniscient attacks use it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from varangian.core.models.base import Models
 from varangian.errors import BadInput
 
 Risk = Callable[[Models], Float[Tensor, " agent"]]
-"""r_k(θ_k) for every agent k: exact where the task knows it, else the loss on held-out data."""
+"""r_k(θ_k) for every agent k: exact if the task knows the risk, else the loss on held-out data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Who is normal, who learns the same, and how good models really are, for the agents of one table."""
+    """Who is normal, who has the same task, and the true risk of models, for the agents of one table."""
 
     table: Neighbourhoods
     everyone: Models
-    """All agents' adapted models: risk is measured on whole networks."""
+    """The adapted models of all agents. The risk is always measured for the whole network."""
     group: Int[Tensor, " agents"]
-    """Which task each agent of the network has."""
+    """The number of each agent's task."""
     normal: Bool[Tensor, " agents"]
     risk_of_everyone: Risk | None
 
     @cached_property
     def friends(self) -> Bool[Tensor, "agent slot"]:
-        """Normal neighbours with the same task, and oneself."""
+        """Normal neighbours with the same task, and the agent itself."""
         senders = self.table.senders
         alike = self.group[senders] == self.group[self.table.receivers][:, None]
         friends = self.table.present & alike & self.normal[senders]
@@ -39,8 +39,8 @@ class Truth:
         return friends
 
     def risk(self, models: Models) -> Float[Tensor, " agent"]:
-        """The true risk of one model for each of these agents."""
+        """The true risk of these agents, with one model per agent."""
         if self.risk_of_everyone is None:
-            raise BadInput("nobody knows the true risk of this task; give it test data, or use a rule that needs none")
+            raise BadInput("the true risk of this task is not known; give it test data, or use a rule that needs none")
         risk: Tensor = self.table.rows_of(self.risk_of_everyone(self.table.put(self.everyone, models)))
         return risk

@@ -1,8 +1,8 @@
-"""How matrices are stored, and work in pieces of bounded size.
+"""How matrices are stored, and how to work in pieces of bounded size.
 
-Where agents have few parameters, their matrix is stored column by column. Operations then run along agents, not along
-two or three numbers at a time. Torch keeps this order in everything it computes element by element; only code that
-joins or replaces rows has to take care of it.
+Where agents have few parameters, their matrix is stored column by column. Operations then run along many agents, not
+along two or three parameters. Torch keeps this order in elementwise operations. Only code that joins or replaces rows
+must take care of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 FEW = 8
 """A matrix with at most this many columns is stored column by column."""
 PIECE = 2**24
-"""By default a piece of work holds about this many numbers."""
+"""How many numbers a piece of work holds, about, by default."""
 
 
 def by_column(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row column"]:
@@ -29,12 +29,12 @@ def by_column(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row column"
 
 
 def is_by_column(values: Tensor, rows: int = 0) -> bool:
-    """Whether the dimensions after `rows` are stored column by column."""
+    """Whether the tensor is stored column by column, where `rows` is the dimension of the rows."""
     return values.ndim > rows + 1 and values.stride(rows) == 1 and values.shape[rows] > 1
 
 
 def joined(parts: Sequence[Tensor], rows: int = 0) -> Tensor:
-    """The rows of all parts in one tensor, stored as the first part is; `rows` is the dimension of the rows."""
+    """The rows of all parts in one tensor, in the memory order of the first part; `rows` is their dimension."""
     if len(parts) == 1:
         return parts[0]
     if is_by_column(parts[0], rows):
@@ -45,12 +45,12 @@ def joined(parts: Sequence[Tensor], rows: int = 0) -> Tensor:
 def replaced(
     matrix: Float[Tensor, "row column"], rows: Int[Tensor, " some"], new: Float[Tensor, "some column"]
 ) -> Float[Tensor, "row column"]:
-    """The matrix with some of its rows replaced, stored as it was."""
+    """The matrix with some of its rows replaced, in the same memory order."""
     return matrix.clone().index_copy_(0, rows, new)
 
 
 def pieces(rows: int, numbers: int, most: int | None = None) -> Iterator[slice]:
-    """All rows in pieces, where one row takes about so many numbers.
+    """Slices of rows. A piece holds at most about `most` numbers, where one row takes `numbers`.
 
     >>> list(pieces(5, numbers=10, most=20))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
@@ -62,14 +62,14 @@ def pieces(rows: int, numbers: int, most: int | None = None) -> Iterator[slice]:
 def in_pieces(
     function: Callable[..., Tensor], *parts: Tensor, numbers: int, dim: int = 0, most: int | None = None
 ) -> Tensor:
-    """`function(*parts)`, computed for some rows of every part at a time, and joined along `dim`.
+    """`function(*parts)`, computed for some rows at a time and joined along `dim`.
 
     Args:
         function: Its result has one entry along `dim` for every row.
         parts: Tensors with the same number of rows.
         numbers: About how many numbers the function holds for one row.
         dim: The dimension of the rows in the result.
-        most: How many numbers one piece may hold. By default `PIECE`.
+        most: The most numbers that one piece may hold. By default `PIECE`.
 
     >>> in_pieces(lambda a, b: a + b, torch.arange(3), torch.ones(3), numbers=1, most=2)
     tensor([1., 2., 3.])

@@ -1,4 +1,4 @@
-"""How much memory there is, and whether something fits into it."""
+"""How much memory the machine has, and whether something fits into it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from varangian.errors import BadInput
 
 
 def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget: int | None = None) -> None:
-    """Reject what does not fit into memory together with what the process already holds.
+    """Raise an error if something does not fit into memory, together with what the process already holds.
 
     Args:
-        more: How many bytes are needed.
-        what: What needs them, for the message.
-        device: Where.
-        budget: How many bytes the process may hold. By default what the machine has.
+        more: How many bytes it needs.
+        what: Its name in the error message.
+        device: The device that must hold it.
+        budget: How many bytes the process may hold. By default all memory of the device.
 
     >>> check_fits(10**9, "a network", budget=100 * 2**20)
     Traceback (most recent call last):
-    varangian.errors.BadInput: a network needs about ... GiB of memory, but there is 0.1 GiB; ...
+    varangian.errors.BadInput: a network needs about ... GiB of memory, but only 0.1 GiB is available; ...
     """
     place = torch.device(device)
     needed, most = _held(place) + more, budget if budget is not None else _most(place)
     if needed > most:
-        hint = "use fewer agents or edges" + (", or give more memory" if budget is not None else "")
-        raise BadInput(f"{what} needs about {_gib(needed)} of memory, but there is {_gib(most)}; {hint}")
+        hint = "use fewer agents or edges" + (", or allow more memory" if budget is not None else "")
+        raise BadInput(f"{what} needs about {_gib(needed)} of memory, but only {_gib(most)} is available; {hint}")
 
 
 def _held(device: torch.device) -> int:
-    """What the process, or torch on a GPU, holds now."""
+    """The bytes that the process holds now; on a GPU, those that torch holds."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):  # not Linux: count from nothing
+    except (OSError, ValueError):  # not Linux: unknown, count from 0
         return 0
 
 

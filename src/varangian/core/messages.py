@@ -1,4 +1,4 @@
-"""What travels: everyone's adapted model, what Byzantine senders put in its place, and the check at the door."""
+"""Messages: the adapted models, what Byzantine agents send instead, and the check on arrival."""
 
 from __future__ import annotations
 
@@ -14,47 +14,50 @@ from varangian.core.layout import FEW, joined, replaced
 from varangian.core.models.base import Model, Models
 
 
-class Told(NamedTuple):
-    """What agents would tell each other were all of them honest."""
+class HonestMessages(NamedTuple):
+    """What all agents, Byzantine agents included, would send if they were honest."""
 
     adapted: Float[Tensor, "agent shared"]
-    """θ̂ of everyone."""
+    """θ̂_k: the models after adapting."""
     previous: Float[Tensor, "agent shared"]
-    """θ of everyone, before adapting."""
+    """θ_k: the models before adapting."""
 
     @staticmethod
-    def by(model: Model, adapted: Models, previous: Models) -> Told:
-        """By agents with these models: the part that travels."""
+    def of(model: Model, adapted: Models, previous: Models) -> HonestMessages:
+        """The messages of agents with these models: their shared parameters."""
         shared = model.shared
         whole = shared == model.parameters
-        return Told(adapted, previous) if whole else Told(adapted[:, :shared], previous[:, :shared])
+        return HonestMessages(adapted, previous) if whole else HonestMessages(adapted[:, :shared], previous[:, :shared])
 
 
 class ToAll(NamedTuple):
-    """One message from each Byzantine sender to all who hear it."""
+    """One message from each Byzantine agent to all agents that hear it."""
 
     rows: Float[Tensor, "byzantine parameter"]
     silent: Bool[Tensor, " byzantine"] | None = None
+    """Which Byzantine agents send nothing. By default none."""
 
 
 class ToEach(NamedTuple):
-    """A message of its own for every edge on which a Byzantine agent sends: two-faced senders."""
+    """A separate message for every edge on which a Byzantine agent sends (two-faced senders)."""
 
     rows: Float[Tensor, "edge parameter"]
     silent: Bool[Tensor, " edge"] | None = None
+    """On which edges nothing is sent. By default on none."""
 
 
 class Delivered(NamedTuple):
-    """The messages of a round after the check at the door."""
+    """The messages of a round after the check on arrival."""
 
     rows: Float[Tensor, "row parameter"]
-    """Everyone's message, then those of two-faced senders edge by edge; zeros where it was no message."""
+    """One message per agent, then one per edge of two-faced senders. Rows without a valid message are zero."""
     arrived: Bool[Tensor, " row"] | None
-    """Which are messages; nothing where all are, and one can tell without making a GPU wait."""
+    """Which rows are valid messages. None if all are, and this is known without waiting for a GPU."""
     two_faced: bool
+    """Whether there are rows for single edges."""
 
     def heard(self, source: Int[Tensor, "agent slot"], table: Neighbourhoods) -> Bool[Tensor, "agent slot"]:
-        """Whether a message arrived in every slot of a table."""
+        """Which slots of a table received a valid message."""
         if self.arrived is None:
             return table.present
         by_slot = source.T
@@ -62,10 +65,10 @@ class Delivered(NamedTuple):
 
 
 def finite_rows(rows: Float[Tensor, "row parameter"]) -> Bool[Tensor, "row 1"]:
-    """Which rows hold only finite numbers; the largest magnitude tells, and nan is below nothing."""
+    """Which rows hold only finite numbers. It is enough to test the largest magnitude: `nan < inf` is false."""
     if rows.shape[1] <= FEW:
         return rows.abs().amax(1, keepdim=True) < math.inf
-    # Magnitudes of many parameters would be a matrix as large as the models.
+    # With many parameters, the matrix of magnitudes would be as large as the models.
     return torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True)) < math.inf
 
 
@@ -74,12 +77,12 @@ def deliver(
     sent: ToAll | ToEach | None,
     byzantine: Int[Tensor, " byzantine"],
 ) -> Delivered:
-    """Put Byzantine messages in place, and let in only what is a message: something sent, every number finite.
+    """Put in the messages of Byzantine agents, and accept only valid ones: something was sent, and it is finite.
 
-    What is not let in becomes zeros, so that its numbers never enter a product (0 · nan is nan).
+    Rows without a valid message become zero, because nan would spoil every product (0 · nan is nan).
     """
     if sent is None:
-        # Adapted models are finite: adapting refuses a step that is not.
+        # No check is needed: `adapt` rejects steps that are not finite.
         return Delivered(honest, None, two_faced=False)
     clean, lets_in = _checked(sent)
     two_faced = isinstance(sent, ToEach)
@@ -94,8 +97,8 @@ def deliver(
 def _checked(
     sent: ToAll | ToEach,
 ) -> tuple[Float[Tensor, "message parameter"], Bool[Tensor, " message"] | None]:
-    """What was sent with zeros for what is no message, and which are messages unless all are."""
-    # A sum is a finite number only of finite numbers; that of large ones may not be one either.
+    """The messages, with zero rows where they are not valid; and which are valid, or None if all are."""
+    # A finite sum proves that all numbers are finite. The sum of large numbers may overflow; then look closer.
     if sent.silent is None and sent.rows.device.type == "cpu" and math.isfinite(sent.rows.sum()):
         return sent.rows, None
     lets_in = finite_rows(sent.rows)

@@ -1,8 +1,8 @@
-"""How an agent turns a gradient into a step: optimisers on the stacked matrix, a row an agent.
+"""Optimisers for all agents at once: the matrix of models has one row per agent.
 
-An optimiser is a value with two pure functions. `init(models)` gives its state, a tuple of tensors whose first
-dimension is the agent; `update` gives the next models and the next state. Step sizes come in as a column, since
-agents may differ in μ_k and schedules may scale it.
+An optimiser is a value with two pure functions. `init(models)` returns its state, a tuple of tensors whose first
+dimension is the agent. `update` returns the next models and the next state. Step sizes are a column, since agents may
+differ in μ_k and schedules may scale it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class sgd:
-    """θ − μ∇ℓ (eq. 2), with heavy-ball momentum and weight decay where asked for."""
+    """θ − μ∇ℓ (eq. 2), with optional heavy-ball momentum and weight decay."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -52,7 +52,7 @@ class sgd:
 
 @dataclass(frozen=True)
 class adam:
-    """Kingma and Ba (2015). Agents count their own steps, since some skip batches."""
+    """Adam, by Kingma and Ba (2015). Each agent counts its own steps, since agents may skip batches."""
 
     beta1: float = 0.9
     beta2: float = 0.999

@@ -1,4 +1,4 @@
-"""One seed's network, and who in it is Byzantine."""
+"""The network of one seed, and which of its agents are Byzantine."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from varangian.core.task import Task
 from varangian.errors import BadInput
 
 Byzantine = int | float | Sequence[int]
-"""How many agents are Byzantine, drawn by seed; or their share, between 0 and 1; or which they are."""
+"""The number of Byzantine agents (drawn by seed), or their share between 0 and 1, or a list of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """One seed's network: its task, its graph, and what pictures need to know."""
+    """The network of one seed: its task, its graph, and what figures need."""
 
     task: Task
     graph: Graph | TimeVarying
     positions: Float[Tensor, "agent 2"] | None = None
     byzantine_by_group: bool = False
-    """Draw Byzantine agents evenly from the task's groups instead of from all."""
+    """Whether to draw Byzantine agents evenly from the groups of the task, instead of from all agents."""
 
 
-def chosen(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
-    """Who is Byzantine: a count or a share drawn by seed (a larger one holds every smaller one), or a list."""
+def choose_byzantine(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:
+    """The Byzantine agents. A number or a share is drawn by seed; a larger draw contains every smaller one."""
     agents = scene.task.agents
     if not isinstance(byzantine, int | float):
         who = sorted(set(byzantine))
         if who and not (who[0] >= 0 and who[-1] < agents):
-            raise BadInput(f"byzantine names agent {who[-1]} or a negative one; agents are 0 … {agents - 1}")
+            raise BadInput(f"byzantine names agent {who[-1]} or a negative number; agents are 0 … {agents - 1}")
         return torch.tensor(who, dtype=torch.long)
     if isinstance(byzantine, float) and not 0 <= byzantine < 1:
-        raise BadInput(f"a share of Byzantine agents lies between 0 and 1, but byzantine is {byzantine}")
+        raise BadInput(f"a share of Byzantine agents must be at least 0 and below 1, but byzantine is {byzantine}")
     count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
     if not 0 <= count <= agents:
-        raise BadInput(f"{count} Byzantine agents asked for, but there are {agents} agents")
+        raise BadInput(f"byzantine must be between 0 and {agents}, the number of agents, but is {count}")
     return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values
 
 
 def byzantine_order(draws: Draws, groups: Sequence[int] | None = None) -> Int[Tensor, " agent"]:
-    """The order in which agents turn Byzantine as more are asked for; where groups are given, they take turns."""
+    """The order in which agents become Byzantine as their number grows. With groups, the groups take turns."""
     lots = draws.uniform("byzantine", 0, 1)[:, 0]
     if groups is None:
         return lots.argsort()

@@ -1,4 +1,4 @@
-"""What each agent learns, from which stream, at which pace."""
+"""What each agent learns, from which stream of samples, and at which step size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, gathered
+from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, pooled
 from varangian.core.draws import Draws
 from varangian.core.execution import Execution, using
 from varangian.core.models.base import Model, Models, Sample
@@ -20,11 +20,11 @@ from varangian.core.optimisers import Optimiser, sgd
 from varangian.errors import BadInput
 
 Some = slice | Int[Tensor, " some"]
-"""Which agents."""
+"""A choice of agents."""
 PerAgent = float | Float[Tensor, " agent"]
 TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
-"""Judge neighbours on the next sample, before training on it, or on the one just trained on."""
+"""Judge neighbours on the next sample, before training on it, or on the same sample the agent just trained on."""
 
 
 class Stream(Protocol):
@@ -34,14 +34,14 @@ class Stream(Protocol):
     def agents(self) -> int: ...
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
-        """What arrives in the rounds start … start + rounds − 1: tensors that begin with (round, agent)."""
+        """The samples of the rounds start … start + rounds − 1: tensors of shape (round, agent, …)."""
         ...
 
     def to(self, device: torch.device) -> Stream: ...
 
 
 class Evaluation(Protocol):
-    """How good models are on data that nobody trains on."""
+    """Measures every agent's model; returns one number per agent for each metric."""
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]: ...
 
@@ -50,48 +50,50 @@ class Evaluation(Protocol):
 
 @runtime_checkable
 class Divisible(Protocol):
-    """A stream, or an evaluation, of which some agents' part can be had: to work on it in blocks, in another order, or
-    on several machines."""
+    """A stream or an evaluation that can be restricted to some agents.
+
+    This allows work in blocks, in another order of agents, or on several machines.
+    """
 
     def part(self, agents: Some) -> Divisible: ...
 
 
 @runtime_checkable
 class Copyable(Protocol):
-    """What shares its data with other parts of the same, and can have a copy of what it needs."""
+    """A part of a stream or an evaluation that shares data with other parts, and can copy what it needs."""
 
-    def own_copy(self) -> Copyable: ...
+    def compact_copy(self) -> Copyable: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
-    """Several evaluations as one."""
+class Evaluations:
+    """Combines several evaluations into one."""
 
     parts: tuple[Evaluation, ...]
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
         return {name: value for part in self.parts for name, value in part(models).items()}
 
-    def using(self, execution: Execution) -> Several:
-        """The same, with so many threads and so much memory."""
-        return Several(tuple(using(part, execution) for part in self.parts))
+    def using(self, execution: Execution) -> Evaluations:
+        """The same evaluations with the threads and the memory of `execution`."""
+        return Evaluations(tuple(using(part, execution) for part in self.parts))
 
-    def to(self, device: torch.device) -> Several:
-        return Several(tuple(part.to(device) for part in self.parts))
+    def to(self, device: torch.device) -> Evaluations:
+        return Evaluations(tuple(part.to(device) for part in self.parts))
 
-    def part(self, agents: Some) -> Several:
-        """Of some agents."""
-        return Several(tuple(part_of(part, agents) for part in self.parts))
+    def part(self, agents: Some) -> Evaluations:
+        """The same evaluations for some of the agents."""
+        return Evaluations(tuple(part_of(part, agents) for part in self.parts))
 
-    def own_copy(self) -> Several:
-        """The same, holding no more data than it needs."""
-        return Several(tuple(_own_copy(part) for part in self.parts))
+    def compact_copy(self) -> Evaluations:
+        """The same evaluations with a copy of only the data that they need."""
+        return Evaluations(tuple(_compact_copy(part) for part in self.parts))
 
 
 def side_by_side(
     parts: Sequence[Evaluation], agents: int, dtype: torch.dtype
 ) -> Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]:
-    """One evaluation for several networks side by side, each of so many agents."""
+    """One evaluation for several networks side by side, each with `agents` agents."""
     known = [part for part in parts if isinstance(part, Quadratic)]
     if known and len(known) == len(parts):
         optimum, curvature = (torch.cat([getattr(q, name) for q in known]) for name in ("optimum", "curvature"))
@@ -106,13 +108,13 @@ def side_by_side(
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """A risk known exactly: r_k(θ) − r_k* = (θ − θ_k*)ᵀ H_k (θ − θ_k*)."""
+    """A risk that is known exactly: r_k(θ) − r_k* = (θ − θ_k*)ᵀ H_k (θ − θ_k*)."""
 
     optimum: Float[Tensor, "agent parameter"]
     curvature: Float[Tensor, "agent parameter parameter"]
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """Regret, and mean square deviation ‖θ − θ*‖²."""
+        """The regret, and the mean square deviation ‖θ − θ*‖²."""
         error = models - self.optimum
         bent = (self.curvature @ error[:, :, None])[:, :, 0]
         return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
@@ -121,37 +123,39 @@ class Quadratic:
         return Quadratic(self.optimum.to(device), self.curvature.to(device))
 
     def part(self, agents: Some) -> Quadratic:
-        """Of some agents."""
+        """The same risk for some of the agents."""
         return Quadratic(self.optimum[agents], self.curvature[agents])
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What every agent of a network learns.
-
-    A model with its loss, a stream of samples, and each agent's step size μ_k, forgetting factor ν_k and probability
-    of going without a batch (it then keeps its last sample to judge on, and takes no step). `Task.supervised` makes
-    one from an nn.Module and data.
-    """
+    """What every agent of a network learns. `Task.supervised` makes one from an nn.Module and data."""
 
     model: Model
+    """The model and its loss."""
     stream: Stream
+    """Where samples come from."""
     step_size: PerAgent = 0.1
+    """μ_k, one for all agents or one per agent."""
     forgetting: PerAgent = 0.1
+    """The forgetting factor ν_k, in (0, 1]."""
     skip: PerAgent = 0.0
+    """The probability that an agent gets no new batch. It then takes no step, and judges on its last sample."""
     judge: JudgedOn = "next"
+    """Whether agents judge their neighbours on the next sample or on the one they just trained on."""
     optimiser: Optimiser = field(default_factory=sgd)
     schedule: Callable[[int], float] | None = None
     """From the round to a factor on every step size."""
     exact: Evaluation | None = None
-    """Measured every round: what can be known exactly about the models."""
+    """What is known exactly about the models; measured every round."""
     held_out: Evaluation | None = None
-    """Measured every `epoch` rounds."""
+    """What is measured on held-out data, and on training data if wanted; every `epoch` rounds."""
     epoch: int | None = None
+    """How many rounds an epoch has."""
     groups: Sequence[int] | None = None
-    """Which agents share a task, where that is known; pictures, tables and clairvoyant references look at it."""
+    """The number of each agent's task, if it is known. Figures, tables and clairvoyant reference rules use it."""
     together: bool = False
-    """Several seeds may share one run: same model, and rounds so small that calls cost more than numbers."""
+    """Whether several seeds may share one run: their model is the same, and call overhead dominates their rounds."""
 
     def __post_init__(self) -> None:
         if self.agents < 1:
@@ -162,15 +166,15 @@ class Task:
                 raise BadInput(f"{name} has shape {tuple(value.shape)}, but the task has {self.agents} agents")
         step_size = torch.as_tensor(self.step_size)
         if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
-            raise BadInput(f"step_size must not be negative or infinite, but is {self.step_size}")
+            raise BadInput(f"step_size must be finite and not negative, but is {self.step_size}")
         forgetting = torch.as_tensor(self.forgetting)
         if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
-            raise BadInput(f"forgetting factor ν must lie in (0, 1], but is {self.forgetting}")
+            raise BadInput(f"forgetting, the factor ν, must be in (0, 1], but is {self.forgetting}")
         skip = torch.as_tensor(self.skip)
         if not bool(((skip >= 0) & (skip < 1)).all()):
-            raise BadInput(f"skip is a probability below 1, but is {self.skip}")
+            raise BadInput(f"skip must be a probability below 1, but is {self.skip}")
         if self.held_out is not None and (self.epoch is None or self.epoch < 1):
-            raise BadInput("a task with held-out data must say how many rounds an epoch has")
+            raise BadInput("a task with held_out needs epoch, the number of rounds after which it is measured")
 
     @property
     def agents(self) -> int:
@@ -178,19 +182,19 @@ class Task:
 
     @property
     def tested(self) -> Evaluation | None:
-        """What `held_out` measures on data that nobody trains on, and nothing else."""
-        if not isinstance(self.held_out, Several):
+        """The part of `held_out` that measures on data that no agent trains on."""
+        if not isinstance(self.held_out, Evaluations):
             return self.held_out
         parts = [part for part in self.held_out.parts if not isinstance(part, HeldOut) or part.loss_name == TEST_LOSS]
-        return Several(tuple(parts)) if parts else None
+        return Evaluations(tuple(parts)) if parts else None
 
     def part(self, agents: Int[Tensor, " some"]) -> Task:
-        """What some of the agents learn, with their data alone."""
+        """The task of some of the agents, with a copy of only their data."""
         return replace(
             self,
-            stream=_own_copy(part_of(self.stream, agents)),
-            exact=self.exact and _own_copy(part_of(self.exact, agents)),
-            held_out=self.held_out and _own_copy(part_of(self.held_out, agents)),
+            stream=_compact_copy(part_of(self.stream, agents)),
+            exact=self.exact and _compact_copy(part_of(self.exact, agents)),
+            held_out=self.held_out and _compact_copy(part_of(self.held_out, agents)),
             groups=None if self.groups is None else torch.as_tensor(self.groups)[agents].tolist(),
             step_size=_rows(self.step_size, agents),
             forgetting=_rows(self.forgetting, agents),
@@ -219,13 +223,30 @@ class Task:
     ) -> Task:
         """A task from any module, any loss and any data.
 
-        `train` and `test` hold one item an agent: a pair of tensors (inputs, targets) or a map-style Dataset of such
-        pairs; amounts may differ. Agents who draw from the same data share a `Pool` without copying it.
-        `loss(predictions, targets)` is the mean over a batch. `metrics` maps names to functions of (predictions,
-        targets) with one value a sample, averaged over each agent's test items after every epoch, and over its
-        training items too with `watch_training`, or over so many of them. An epoch ends with the longest pass through
-        an agent's data, with the shortest, or after so many rounds. `share` names the parameters that travel (all
-        unless given). The rest are `Task`'s own fields.
+        Args:
+            model: All agents start from this module.
+            loss: `loss(predictions, targets)` returns the mean over a batch.
+            train: The training data, one entry per agent: a pair of tensors (inputs, targets), or a map-style Dataset
+                of such pairs. Agents may have different amounts of data. With a `Pool`, agents share data without
+                copying it.
+            test: Test data in the same form. By default there is none.
+            metrics: Functions of (predictions, targets) by name; they return one value per sample. They are averaged
+                over each agent's test items after every epoch.
+            batch: How many items an agent gets per round.
+            epoch: When an epoch ends: after the `longest` or the `shortest` pass through an agent's data, or after
+                this number of rounds.
+            share: The parameters to send to neighbours, by name or by the start of their names. By default all.
+            step_size: μ_k, one for all agents or one per agent.
+            forgetting: The forgetting factor ν_k, in (0, 1].
+            skip: The probability that an agent gets no new batch. It then takes no step, and judges on its last sample.
+            judge: Judge neighbours on the `next` sample, or on the `same` one that the agent has just trained on.
+            optimiser: How agents take steps. By default plain SGD.
+            schedule: From the round to a factor on every step size.
+            groups: The number of each agent's task, if it is known.
+            watch_training: Measure on training data too: on all of it (True), or on this many items per agent.
+
+        Returns:
+            A task that can be passed to `simulate`.
 
         >>> data = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(4)]
         >>> task = Task.supervised(nn.Linear(3, 1), nn.functional.mse_loss, data, batch=5, step_size=0.05)
@@ -259,7 +280,7 @@ class Task:
             judge=judge,
             optimiser=optimiser or sgd(),
             schedule=schedule,
-            held_out=Several(tuple(parts)) if parts else None,
+            held_out=Evaluations(tuple(parts)) if parts else None,
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
@@ -269,9 +290,9 @@ Parted = TypeVar("Parted", Stream, Evaluation)
 
 
 def part_of(whole: Parted, agents: Some) -> Parted:
-    """Some agents' part of a stream or an evaluation."""
+    """A stream or an evaluation, restricted to some agents."""
     if not isinstance(whole, Divisible):
-        raise BadInput(f"{type(whole).__name__} cannot be parted among machines; give it a method part(agents)")
+        raise BadInput(f"{type(whole).__name__} cannot be split over machines; give it a method part(agents)")
     return cast(Parted, whole.part(agents))
 
 
@@ -279,16 +300,16 @@ def _rows(value: PerAgent, agents: Some) -> PerAgent:
     return value[agents] if isinstance(value, Tensor) and value.ndim else value
 
 
-def _own_copy(part: Parted) -> Parted:
-    return cast(Parted, part.own_copy()) if isinstance(part, Copyable) else part
+def _compact_copy(part: Parted) -> Parted:
+    return cast(Parted, part.compact_copy()) if isinstance(part, Copyable) else part
 
 
 def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:
-    return data if isinstance(data, Pool) else gathered(data, what)
+    return data if isinstance(data, Pool) else pooled(data, what)
 
 
 def _check_fit(model: Stacked, pool: Pool, what: str) -> None:
-    """Try a few items, those with the extreme labels among them, so that misfits are named before anything runs."""
+    """Try a few items, with the smallest and the largest label among them, to find errors before a run starts."""
     some = torch.arange(min(4, len(pool.x)))
     if not pool.y.is_floating_point():
         label = pool.y.reshape(len(pool.y), -1)[:, 0]
@@ -297,7 +318,7 @@ def _check_fit(model: Stacked, pool: Pool, what: str) -> None:
     row = model.start(1, torch.float32, torch.device("cpu"))[0]
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            # Losses warn when they stretch targets over predictions, which is never meant.
+            # Losses warn when they broadcast targets to the shape of predictions, which is never intended.
             warnings.simplefilter("error", UserWarning)
             value = model.loss(model.predict(row, x), y)
     except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
@@ -306,4 +327,4 @@ def _check_fit(model: Stacked, pool: Pool, what: str) -> None:
             f"{tuple(y.shape)} and type {y.dtype}: {str(error).splitlines()[0]}"
         ) from error
     if value.ndim:
-        raise BadInput(f"the loss must be one number a batch, but has shape {tuple(value.shape)}")
+        raise BadInput(f"the loss must be one number per batch, but has shape {tuple(value.shape)}")

@@ -1,4 +1,4 @@
-"""A graph laid out for a run: tables of neighbourhoods, and where Byzantine messages arrive in them."""
+"""A graph prepared for a run: tables of neighbourhoods, and the slots in which Byzantine messages arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from varangian.core.graph import MOST, Graph, Neighbourhoods, TimeVarying
+from varangian.core.graph import MAX_ENTRIES, Graph, Neighbourhoods, TimeVarying
 from varangian.core.layout import is_by_column
 from varangian.core.messages import Delivered
 from varangian.errors import BadInput
@@ -18,17 +18,19 @@ from varangian.errors import BadInput
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A graph laid out for a run: tables of neighbourhoods, and where Byzantine messages arrive in them."""
+    """A graph prepared for a run: tables of neighbourhoods, and the slots in which Byzantine messages arrive."""
 
     graph: Graph
     tables: Sequence[Neighbourhoods]
     places: Sequence[Int[Tensor, " edge_of_table"]]
-    """For each table, the (agent, slot) places, flattened, that hear a Byzantine sender."""
+    """For each table, the flat (agent, slot) indices of the slots that hear a Byzantine sender."""
     sender: Int[Tensor, " edge"]
+    """The Byzantine sender of each of these slots, table after table …"""
     receiver: Int[Tensor, " edge"]
+    """… and the receiver."""
     normal: Bool[Tensor, " agent"]
     known: Wiring | None = None
-    """Where only some receivers are laid out and Byzantine agents know about all of them: the wiring of all."""
+    """The wiring of the whole network, if this one has only some receivers and Byzantine agents know all of them."""
 
     @staticmethod
     def of(
@@ -38,7 +40,16 @@ class Wiring:
         receivers: Int[Tensor, " some"] | None = None,
         known: Wiring | None = None,
     ) -> Wiring:
-        tables = graph.neighbourhoods(None if device.type == "cpu" else MOST, receivers)
+        """The wiring of a graph.
+
+        Args:
+            graph: Who hears whom.
+            byzantine: Which agents are Byzantine.
+            device: Where to put the tables.
+            receivers: Make tables of these agents only. By default all agents.
+            known: The wiring that Byzantine agents know, if it is not this one.
+        """
+        tables = graph.neighbourhoods(None if device.type == "cpu" else MAX_ENTRIES, receivers)
         places = [
             torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
             for t in tables
@@ -58,11 +69,11 @@ class Wiring:
 
     @property
     def uniform(self) -> bool:
-        """All tables have the same slots, so that what they hold can be one table."""
+        """Whether all tables have the same number of slots, so that their values can be joined into one table."""
         return len({table.senders.shape[1] for table in self.tables}) == 1
 
-    def everyones(self, parts: Sequence[Tensor]) -> Tensor:
-        """What everyone has, from what the agents of each table have."""
+    def join_tables(self, parts: Sequence[Tensor]) -> Tensor:
+        """One tensor with a row per agent, from the rows of each table."""
         if len(parts) == 1 and self.tables[0].everyone:
             return parts[0]
         shape = (sum(map(len, parts)), *parts[0].shape[1:])
@@ -72,18 +83,18 @@ class Wiring:
         return out
 
     def sources(self, delivered: Delivered) -> Sequence[Int[Tensor, "agent slot"]]:
-        """For each table, the row of what was delivered that every slot receives."""
+        """For each table, the row of `delivered` that every slot receives."""
         return self.two_faced_sources if delivered.two_faced else [table.senders for table in self.tables]
 
     @cached_property
     def among_normal(self) -> tuple[Int[Tensor, " honest_edge"], Int[Tensor, " honest_edge"]]:
-        """Senders and receivers of the edges between normal agents, everyone's own included."""
+        """Senders and receivers of the edges between normal agents, self-loops included."""
         sender, receiver = self.graph.senders.to(self.normal.device), self.graph.receivers.to(self.normal.device)
         both = self.normal[sender] & self.normal[receiver]
         return sender[both], receiver[both]
 
     @cached_property
-    def lying(self) -> Sequence[Bool[Tensor, "agent slot"]]:
+    def from_byzantine(self) -> Sequence[Bool[Tensor, "agent slot"]]:
         """For each table, which slots hear a Byzantine sender."""
         return [
             torch.zeros_like(table.present.T).index_put_(_by_slot(place, table), place.new_ones((), dtype=torch.bool)).T
@@ -92,8 +103,10 @@ class Wiring:
 
     @cached_property
     def two_faced_sources(self) -> Sequence[Int[Tensor, "agent slot"]]:
-        """For each table, the row of the matrix of messages that every slot receives when senders are two-faced:
-        honest rows come first, then one row for every edge of `sender` and `receiver`."""
+        """For each table, the row of the matrix of messages that every slot receives when senders are two-faced.
+
+        The honest messages come first, then one row for every edge in `sender` and `receiver`.
+        """
         edge = self._places_of_edges if self.known else torch.arange(len(self.sender), device=self.sender.device)
         rows = (self.graph.agents + edge).split([len(place) for place in self.places])
         return [
@@ -103,14 +116,14 @@ class Wiring:
 
     @property
     def _places_of_edges(self) -> Int[Tensor, " edge"]:
-        """Where those stand of all edges that Byzantine agents know about that end here."""
+        """The positions of this wiring's edges among all edges that Byzantine agents know."""
         assert self.known is not None
         code, order = (self.known.receiver * self.graph.agents + self.known.sender).sort()
         return order[torch.searchsorted(code, self.receiver * self.graph.agents + self.sender)]
 
 
 def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:
-    """Slot and agent of some places in a table, as it lies in memory."""
+    """Slot and agent of some flat indices into a table, in the order of a table's memory."""
     slots = table.senders.shape[1]
     return place % slots, place // slots
 
@@ -123,9 +136,15 @@ def wirer(
     receivers: Int[Tensor, " some"] | None = None,
     all_known: bool = False,
 ) -> Callable[[int], Wiring]:
-    """From the round to its wiring, made anew only when the graph is another.
+    """A function from the round to its wiring. A new wiring is made only when the graph changes.
 
-    With `receivers`, that of these agents alone; Byzantine agents may know about all others too.
+    Args:
+        graphs: The graphs of the networks side by side.
+        agents: The number of agents of each network.
+        byzantine: Which agents are Byzantine.
+        device: Where to put the tables.
+        receivers: Make tables of these agents only. By default all agents.
+        all_known: Whether Byzantine agents know the wiring of all agents too.
     """
     static = [graph for graph in graphs if isinstance(graph, Graph)]
 
@@ -137,7 +156,7 @@ def wirer(
     if len(static) == len(graphs):
         only = wired(static)
         return lambda round: only
-    # A round looks at its own graph and at the one before it, to take along what rules remember.
+    # A round needs its own graph and the previous one, to carry over what rules remember.
     recent: dict[int, tuple[list[Graph], Wiring]] = {}
 
     def of_round(round: int) -> Wiring:
@@ -160,4 +179,4 @@ def _at(graph: Graph | TimeVarying, round: int, agents: int) -> Graph:
 
 def check_size(graph: Graph, agents: int) -> None:
     if graph.agents != agents:
-        raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}")
+        raise BadInput(f"the graph has {graph.agents} agents, but the task has {agents}; both need the same number")

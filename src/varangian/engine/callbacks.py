@@ -1,4 +1,4 @@
-"""Three hooks for those who watch a run: at its start, after every round, at its end."""
+"""Three hooks to watch a run: at its start, after every round, and at its end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from varangian.engine.world import World
 
 class Callback(Protocol):
     def start(self, world: World, state: State, rounds: int) -> None:
-        """Before the first round played; `state.round` is not 0 when a run is resumed."""
+        """Called before the first round. In a resumed run, `state.round` is not 0."""
         ...
 
     def round(self, world: World, state: State, recorder: Recorder) -> None:
-        """After each round. Reading a tensor's value here makes a GPU wait; do so rarely."""
+        """Called after each round. Reading the value of a tensor here waits for the GPU; do so rarely."""
         ...
 
     def end(self, world: World, state: State) -> None:
-        """After the last round, or when the run is interrupted."""
+        """Called after the last round, or when the run is interrupted."""
         ...
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Tells how many rounds have been played, one by one."""
+    """Calls `advance` with the number of rounds just played."""
 
     advance: Callable[[int], object]
 

@@ -1,4 +1,4 @@
-"""A run on disk: enough to go on from any round, and get the same bits."""
+"""Checkpoints: a run on disk, complete enough to resume at any round and get the same bits."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from varangian.rules.base import Rule
 
 
 def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None:
-    """Write state and record to one file, whole or not at all."""
+    """Write the state and the record to one file, completely or not at all."""
     leaves, _ = tree_flatten(state)
     tensors = {f"state/{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     tensors |= {f"record/{name}": tensor for name, tensor in recorder.tensors(state.round).items()}
     about = {"round": str(state.round), "fingerprint": fingerprint}
     with whole(path) as file:
-        # Copies, for tensors of a state may share memory, which the format refuses.
+        # Copy the tensors: those of a state may share memory, which safetensors rejects.
         save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, file, about)
 
 
 @dataclass
 class Saver:
-    """Keeps a checkpoint of a run that goes on meanwhile: states are never changed, so another thread can write one.
+    """Writes checkpoints of a run in another thread while the run goes on. This is safe: a state is never modified.
 
-    Without a path it keeps nothing.
+    Without a path it writes nothing.
     """
 
     path: Path | None
     mark: str
     """The fingerprint of the run."""
     every: float = 60.0
-    """Seconds from one checkpoint to the next."""
+    """The time between checkpoints, in seconds."""
     _last: float = field(default_factory=time.monotonic)
     _writing: Future[None] | None = None
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
 
     @staticmethod
     def beside(file: Path | None, mark: str) -> Saver:
-        """Keeps its checkpoint beside the file in which the finished run will be."""
+        """A saver whose checkpoint is beside `file`, where the finished run will be saved."""
         return Saver(file and file.with_suffix(".checkpoint"), mark)
 
     def offer(self, state: State, recorder: Recorder) -> None:
-        """Begin to write this state, if it is time to; an earlier one that could not be written is an error now."""
+        """Start to write this state if a checkpoint is due. Raises the error of the last write, if it failed."""
         if self.path is None or time.monotonic() - self._last < self.every:
             return
         if self._writing is None or self._writing.done():
@@ -67,36 +67,43 @@ class Saver:
             self._last = time.monotonic()
 
     def keep(self, state: State, recorder: Recorder) -> None:
-        """Write this state and wait until it is written."""
+        """Write this state now, and wait for it."""
         self.wait()
         if self.path is not None:
             save(self.path, state, recorder, self.mark)
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written."""
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
     def discard(self) -> None:
-        """The run is over: no checkpoint is needed."""
+        """Delete the checkpoint, since the run is finished."""
         self.wait()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
 def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerprint: str) -> State:
-    """The state that was saved, in the shape that `like` gives for its round; the record goes to `recorder`."""
+    """Read a checkpoint: return its state, and restore its record into `recorder`.
+
+    Args:
+        path: The checkpoint.
+        like: From a round to a state of the shape that the saved one must have.
+        recorder: Receives the record.
+        fingerprint: Must be that of the saved run.
+    """
     try:
         with safe_open(path, framework="pt") as stored:
             about: dict[str, str] = stored.metadata() or {}
             if about.get("fingerprint") != fingerprint:
-                raise BadInput(f"{path} belongs to another run; remove it or run without --resume")
+                raise BadInput(f"{path} belongs to another run; remove it, or run without --resume")
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"{path} is not a checkpoint that can be read: {error}") from error
+        raise BadInput(f"{path} is not a readable checkpoint; remove it, or run without --resume: {error}") from error
     round = int(about["round"])
     leaves, spec = tree_flatten(like(round))
     filled: list[Any] = []
@@ -104,15 +111,23 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
         if isinstance(leaf, torch.Tensor):
             found = tensors.get(f"state/{i}")
             if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
-                raise BadInput(f"{path} does not hold the state of this run; remove it or run without --resume")
-            leaf = torch.empty_like(leaf).copy_(found)  # stored as it was, so that sums go the same way
+                raise BadInput(f"{path} does not hold the state of this run; remove it, or run without --resume")
+            leaf = torch.empty_like(leaf).copy_(found)  # keep the memory order, so that sums round the same way
         filled.append(leaf)
     recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
     return cast(State, tree_unflatten(filled, spec))._replace(round=round)
 
 
 def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int, options: RunOptions) -> str:
-    """What must be the same for a run to go on from a checkpoint: everything that decides its numbers."""
+    """A hash of everything that decides the numbers of a run. Only a run with the same hash can use a checkpoint.
+
+    Args:
+        world: The network. Its parameters, its first sample and its first graph count.
+        rule: How agents combine what they hear.
+        attack: What Byzantine agents send.
+        rounds: The number of rounds.
+        options: Only those that change results count.
+    """
     about: tuple[object, ...] = (
         rule,
         attack,

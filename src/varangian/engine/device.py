@@ -1,4 +1,4 @@
-"""Where to compute, and how many seeds at once."""
+"""Which device to use, and how many seeds to run at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from varangian.errors import BadInput
 
 
 def execution_for(options: RunOptions, scenes: Sequence[Scene]) -> Execution:
-    """Where and how these scenes are computed, as the options say."""
+    """How to compute these scenes, as the options say."""
     return Execution(
         device=chosen_device(options.device, scenes),
         threads=options.threads,
@@ -25,7 +25,7 @@ def execution_for(options: RunOptions, scenes: Sequence[Scene]) -> Execution:
 
 
 def chosen_device(name: str, scenes: Sequence[Scene]) -> torch.device:
-    """`auto` takes a GPU where there is one and the network is large enough to gain by it."""
+    """The device of that name. `auto` is a GPU if there is one and the network is large enough to be faster on it."""
     if name == "auto":
         task = scenes[0].task
         large = len(scenes) * task.agents * task.model.parameters >= 10**5
@@ -34,18 +34,18 @@ def chosen_device(name: str, scenes: Sequence[Scene]) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(f"device {name!r} cannot be used here: {str(error).splitlines()[0][:100]}") from error
+        raise BadInput(f"device {name!r} cannot be used; try 'cpu': {str(error).splitlines()[0][:100]}") from error
     return device
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The type of numbers that `RunOptions.dtype` names."""
+    """The torch type of `RunOptions.dtype`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def seeds_at_once(scene: Scene) -> int:
-    """How many seeds to run side by side: many where call overhead dominates, else one."""
+    """How many seeds to run side by side: many if call overhead dominates, else one."""
     if not scene.task.together or not isinstance(scene.graph, Graph):
         return 1
     return max(1, 2**18 // len(scene.graph.senders))

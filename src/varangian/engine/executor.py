@@ -1,9 +1,8 @@
-"""How a round is computed. What is computed stands in `round.py`, which knows nothing of this.
+"""How a round is computed. `round.py` says what is computed, and does not depend on this.
 
-An executor does three things with functions that it is given: it applies one to every agent, one to every table of
-neighbourhoods, and it draws samples. `Plain` does so as directly as possible, and says what the others must give, up
-to rounding. The others are in `compute/`: `Blocks` works in cache-sized blocks with several threads, `Compiled` gives
-the functions to a compiler first.
+An executor applies functions to all agents, applies rules to all tables of neighbourhoods, and draws samples. `Plain`
+does so in the simplest way. It defines the results that the other executors must give, up to rounding. Those are in
+`compute/`: `Blocks` works in cache-sized blocks with several threads, and `Compiled` compiles the functions first.
 """
 
 from __future__ import annotations
@@ -23,40 +22,47 @@ from varangian.core.task import Stream
 from varangian.rules.base import Rule
 
 Combined: TypeAlias = tuple[Models, Table | None, Any]
-"""The models of some agents, their weights, and what the rule remembers."""
+"""The models of some agents, their weights, and the memory of the rule."""
 CombineTable = Callable[[Inbox, Any, Bool[Tensor, "agent 1"]], Combined]
-"""From an inbox, what the rule remembers, and who is normal."""
+"""A function of an inbox, the memory of the rule, and which agents are normal."""
 CombinedNetwork: TypeAlias = tuple[Models, Sequence[Table | None], Sequence[Any]]
-"""Everyone's models; the weights and the rule's memory of each table."""
+"""The models of all agents, and for each table the weights and the memory of the rule."""
 
 Drawer = Callable[[int, int], Sample]
 """From the first round and a number of rounds to the samples of these rounds."""
 
 
 class Executor(Protocol):
-    """Computes a round's functions."""
+    """Computes the functions of a round."""
 
     def per_agent(self, function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
         """`function(*parts)`, where parts and results are tensors, or tuples of them, with one row per agent.
 
-        Each row of the result depends on the same agent's rows alone, so that agents may be split into blocks; with
-        `whole` they must not be, because the function draws random numbers in the order of the rows.
+        Each row of the result must depend only on the rows of the same agent, so that agents can be split into blocks.
+        With `whole`, agents are not split. This is needed if the function draws random numbers in the order of rows.
         """
         ...
 
     def per_table(
         self, rule: Rule[Any], combine: CombineTable, exchange: Exchange, memory: Sequence[Any]
     ) -> CombinedNetwork:
-        """`combine` for every table of the exchange, as `rule` does it; `memory` is what the rule remembers of each."""
+        """`combine` for every table of the exchange.
+
+        Args:
+            rule: The rule that `combine` applies.
+            combine: From the inbox of a table to the new models of its agents.
+            exchange: The messages of the round.
+            memory: The memory of the rule, one entry per table.
+        """
         ...
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
-        """What arrives from several networks' streams, joined over agents: tensors of (round, agent, …)."""
+        """A function that draws from the streams of several networks, joined over agents: tensors (round, agent, …)."""
         ...
 
 
 class Plain:
-    """Every function as it is, on everyone at once."""
+    """Calls every function directly, on all agents at once."""
 
     def per_agent(self, function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
         return function(*parts)
@@ -68,7 +74,7 @@ class Plain:
         tables = zip(wiring.tables, wiring.sources(exchange.delivered), memory, strict=True)
         done = [combine(exchange.inbox(table, source), of, table.rows_of(normal)) for table, source, of in tables]
         models, weights, states = zip(*done, strict=True)
-        return wiring.everyones(models), weights, states
+        return wiring.join_tables(models), weights, states
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         def draw(start: int, rounds: int) -> Sample:

@@ -1,4 +1,4 @@
-"""How a run is computed and recorded: one value, from which everything else about its options follows.
+"""The options of a run, in one place.
 
 The keywords of `simulate`, the options of the command line, the keys of `config.toml`, the fingerprint of a run, the
 report's "run again" command and the manual's table all come from the fields of `RunOptions`. To add an option, add a
@@ -31,7 +31,7 @@ def _option(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is computed and recorded.
+    """How to compute and record a run.
 
     >>> RunOptions(threads=2)
     RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile=False, threads=2, \
@@ -41,9 +41,9 @@ record_every=None)
     device: str = _option(
         "auto", "Where to compute: `auto`, `cpu`, `cuda`, `cuda:1`, …", metavar="D", changes_results=False
     )
-    dtype: str = _option("float32", "The type of numbers: `float32` or `float64`.", metavar="TYPE")
+    dtype: str = _option("float32", "The number type: `float32` or `float64`.", metavar="TYPE")
     judge_dtype: str | None = _option(
-        None, "Judge neighbours in another type of numbers, such as `bfloat16`; faster on a GPU.", metavar="TYPE"
+        None, "Judge neighbours in another number type, such as `bfloat16`; faster on a GPU.", metavar="TYPE"
     )
     memory: str | int | None = _option(
         None,
@@ -53,8 +53,8 @@ record_every=None)
     )
     compile: bool = _option(
         False,
-        "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast, "
-        "which pays in long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+        "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast. "
+        "This is worth it for long runs and large networks. Needs a C++ compiler; results differ by rounding.",
         changes_results=False,
         local=True,
     )
@@ -66,7 +66,7 @@ record_every=None)
         local=True,
     )
     record_every: int | None = _option(
-        None, "Record every N rounds. By default every round where that takes little memory.", metavar="N"
+        None, "Record every N rounds. By default every round, if that takes little memory.", metavar="N"
     )
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ record_every=None)
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> RunOptions:
-        """The options with some of them given; an unknown name is an error that names the nearest known one.
+        """Options from a mapping. The error for an unknown name suggests the nearest known one.
 
         >>> RunOptions.of({"thread": 2})
         Traceback (most recent call last):
@@ -104,9 +104,9 @@ record_every=None)
 
     @property
     def fingerprint(self) -> tuple[tuple[str, Any], ...]:
-        """The changed options that change results by more than rounding.
+        """The options that differ from their defaults and change results by more than rounding.
 
-        Two runs that differ in them must not be taken for one another.
+        Runs that differ in them must not be confused.
 
         >>> RunOptions(dtype="float64", threads=2).fingerprint
         (('dtype', 'float64'),)
@@ -128,7 +128,7 @@ record_every=None)
 
 
 class RunSettings(TypedDict, total=False):
-    """`RunOptions` as keywords, for type checkers. A test compares the two."""
+    """The fields of `RunOptions` as keywords, for type checkers. A test compares the two."""
 
     device: str
     dtype: str
@@ -177,7 +177,7 @@ def _flag(name: str, value: bool = True) -> str:
 
 
 def takes_run_options(function: Function) -> Function:
-    """Show the fields of `RunOptions` in the signature and the help of a function that takes `**options`."""
+    """A decorator for functions with `**options`: shows the fields of `RunOptions` in their signature and help."""
     signature = inspect.signature(function, eval_str=False)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [

@@ -1,4 +1,4 @@
-"""What is measured while a run goes on, kept on the device until it is asked for."""
+"""What is measured during a run. It stays on the device until it is needed."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ Measured = Mapping[str, Float[Tensor, " agent"]]
 
 
 def measure(world: World, state: State, seen: Seen) -> Measured:
-    """Everything known of every agent after a round.
+    """The metrics of every agent after a round.
 
-    `loss` is of the model an agent held when its present sample arrived, so no model is measured on what it has
-    already seen. `regret` and `msd` appear where the task knows its risk; the weights' metrics where there are weights.
+    `loss` is the loss of the model that an agent had when its current sample arrived. So no model is measured on data
+    that it has already seen. `regret` and `msd` exist if the task knows its risk, and `byzantine_weight` and `kept` if
+    the rule has weights.
     """
     measured = {"loss": own_loss(world.model, seen.before, state.sample)}
     measured |= world.exact(state.models)
     if all(weights is not None for weights in seen.weights):
         of_tables = [
-            torch.stack(((weights * lying).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
-            for weights, lying in zip(seen.weights, seen.wiring.lying, strict=True)
+            torch.stack(((weights * from_byzantine).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
+            for weights, from_byzantine in zip(seen.weights, seen.wiring.from_byzantine, strict=True)
             if weights is not None
         ]
-        to_liars, kept = seen.wiring.everyones([of_table.T for of_table in of_tables]).unbind(1)
-        measured |= {"byzantine_weight": to_liars, "kept": kept}
+        byzantine_weight, kept = seen.wiring.join_tables([of_table.T for of_table in of_tables]).unbind(1)
+        measured |= {"byzantine_weight": byzantine_weight, "kept": kept}
     return measured
 
 
 @dataclass
 class Recorder:
-    """Keeps what is measured: every `every` rounds, held-out data every epoch, weights now and then."""
+    """Keeps what is measured: metrics every `every` rounds, held-out data every epoch, and snapshots of weights."""
 
     every: int = 1
     snapshots: int = 0
-    """How many times to keep all weights, for pictures of who trusts whom."""
+    """About how many times to keep all weights, for figures that show who trusts whom."""
     rounds: list[int] = field(default_factory=list[int])
     streaming: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
     evaluated: list[int] = field(default_factory=list[int])
-    """After which rounds held-out data was looked at, and which epochs these ended."""
+    """The rounds after which held-out data was used …"""
     epochs: list[int] = field(default_factory=list[int])
+    """… and the epochs to which they belong."""
     held_out: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
     weight_rounds: list[int] = field(default_factory=list[int])
     weights: list[Tensor] = field(default_factory=list[Tensor])
 
     def record(self, world: World, state: State, seen: Seen, rounds: int) -> None:
-        """Take note of the round that led to `state`."""
+        """Record the round that led to `state`; the run has `rounds` rounds."""
         done = state.round
         if done % self.every == 0 or done == rounds:
             self.rounds.append(done)
@@ -68,13 +70,13 @@ class Recorder:
         weights = [of_table for of_table in seen.weights if of_table is not None]
         if self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform:
             apart = max(1, rounds // self.snapshots)
-            early = done < apart and done & (done - 1) == 0  # powers of two: who is worth trusting is found out early
+            early = done < apart and done & (done - 1) == 0  # powers of two: weights change most in early rounds
             if early or done % apart == 0 or done == rounds:
                 self.weight_rounds.append(done)
-                self.weights.append(seen.wiring.everyones(weights))
+                self.weights.append(seen.wiring.join_tables(weights))
 
     def so_far(self) -> Recorder:
-        """What there is now, for somebody who reads it while more is recorded."""
+        """A copy of the record, for another thread that reads it while recording goes on."""
         return Recorder(
             every=self.every,
             snapshots=self.snapshots,
@@ -88,9 +90,9 @@ class Recorder:
         )
 
     def tensors(self, done: int) -> dict[str, Tensor]:
-        """What was recorded of the first `done` rounds, as tensors, for a checkpoint.
+        """The record of the first `done` rounds as tensors, for a checkpoint.
 
-        An interrupt may come while a round is being recorded: what is there of later rounds is left out.
+        An interrupt may come while a round is being recorded, so later rounds are left out.
         """
         rounds, epochs = _first(self.rounds, done), _first(self.evaluated, done)
         snapshots = _first(self.weight_rounds, done)
@@ -102,7 +104,7 @@ class Recorder:
         return out | {name: torch.tensor(numbers, dtype=torch.long) for name, numbers in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from what the method `tensors` returned."""
         for name, value in tensors.items():
             kind, _, metric = name.partition("/")
             if kind in ("streaming", "held_out"):
@@ -113,9 +115,13 @@ class Recorder:
                 setattr(self, kind, value.tolist())
 
 
-def thinned(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
-    """Record every round, and some weights, where that stays a matter of megabytes; ten times an epoch where the
-    loss of one's own model, which nothing but the record needs, takes as long as a good part of the round."""
+def recording_plan(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:
+    """How often to record: every how many rounds, and how many snapshots of weights.
+
+    By default every round is recorded, if that takes only megabytes. Large models are recorded ten times per epoch:
+    their own loss is needed only for the record, and would take a good part of the time of a round. Weights are kept
+    for small networks only.
+    """
     task = scenes[0].task
     numbers = task.agents * len(scenes) * rounds
     often = (task.epoch or 1) // 10 if task.model.parameters >= 10**5 else 1

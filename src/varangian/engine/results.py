@@ -1,4 +1,4 @@
-"""Results as labelled arrays: seed × round × agent, saved to one file, summarised in one table."""
+"""Results as labelled arrays (seed × round × agent): saved to one file, and summarised in one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from varangian.errors import BadInput
 Array = np.ndarray[Any, Any]
 
 UNWEIGHED = ("byzantine_weight", "kept")
-"""Metrics about weights: their mean is told, a worst agent would mean little."""
+"""Metrics about weights. Tables show their mean only, since a worst agent would mean little."""
 
 
 def higher_is_better(metric: str) -> bool:
@@ -30,28 +30,41 @@ def higher_is_better(metric: str) -> bool:
 
 
 def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
-    """What a run measured, as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
+    """The record of a run as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
     senders = None
     if recorder.weights:
         wiring = world.wiring(0)
-        senders = wiring.everyones([table.senders for table in wiring.tables]).cpu()
-    # Wherever agents stood, results have them in the order of their numbers.
-    place = slice(None) if world.arrangement is None else world.arrangement.place
-    liars = world.is_byzantine.cpu()[place]
-    return dataset(world.scenes, world.seeds, liars, recorder, senders, seconds, place)
+        senders = wiring.join_tables([table.senders for table in wiring.tables]).cpu()
+    # Results list agents by number, even if they were reordered in memory.
+    place = slice(None) if world.agent_order is None else world.agent_order.place
+    is_byzantine = world.is_byzantine.cpu()[place]
+    return dataset(world.scenes, world.seeds, is_byzantine, recorder, senders, seconds, place)
 
 
 def dataset(
     scenes: Sequence[Scene],
     numbers: Sequence[int],
-    liars: Bool[Tensor, " agent"],
+    is_byzantine: Bool[Tensor, " agent"],
     recorder: Recorder,
     senders: Int[Tensor, "agent slot"] | None,
     seconds: float,
     place: slice | Int[Tensor, " agent"] = slice(None),
 ) -> xr.Dataset:
-    """What was recorded of networks side by side, one for every seed; `place` is where the record has each agent."""
-    seeds, agents = len(numbers), len(liars) // len(numbers)
+    """The record of networks side by side, one per seed, as an xarray Dataset.
+
+    Args:
+        scenes: The networks.
+        numbers: Their seeds.
+        is_byzantine: Which agents are Byzantine, network after network.
+        recorder: What was measured.
+        senders: Whom each slot hears, if weights were recorded.
+        seconds: How long the run took.
+        place: The position of each agent in the record. By default agents are in order.
+
+    Returns:
+        A dataset with dimensions seed, round and agent (and epoch, snapshot and slot).
+    """
+    seeds, agents = len(numbers), len(is_byzantine) // len(numbers)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
         stacked = torch.stack(rows).cpu()[:, place]
@@ -66,7 +79,7 @@ def dataset(
         data["weight"] = (("seed", "snapshot", "agent", "slot"), by_seed(recorder.weights))
         first = torch.arange(seeds)[:, None, None] * agents
         data["sender"] = (("seed", "agent", "slot"), (senders.view(seeds, agents, -1) - first).numpy())
-    data["byzantine_agent"] = (("seed", "agent"), liars.view(seeds, agents).numpy())
+    data["byzantine_agent"] = (("seed", "agent"), is_byzantine.view(seeds, agents).numpy())
     if scenes[0].task.groups is not None:
         groups = [list(scene.task.groups or ()) for scene in scenes]
         data["group"] = (("seed", "agent"), np.asarray(groups))
@@ -84,27 +97,27 @@ def dataset(
 
 
 def metrics_of(result: xr.Dataset) -> list[str]:
-    """The names of what was measured of agents over time."""
+    """The names of the metrics: what was measured per agent over rounds or epochs."""
     return [str(name) for name, array in result.data_vars.items() if {"round", "epoch"} & set(map(str, array.dims))]
 
 
 def final(result: xr.Dataset, metric: str) -> xr.DataArray:
-    """Each normal agent's figure at the end; Byzantine agents' are missing (nan).
+    """The metric of each normal agent at the end of the run; nan for Byzantine agents.
 
-    Held-out metrics at the last evaluation; streaming ones averaged over the last fifth of the rounds.
+    Held-out metrics are those of the last evaluation. Other metrics are averaged over the last fifth of the rounds.
     """
     array = result[metric]
     if "epoch" in array.dims:
         last = array.isel(epoch=-1)
     else:
         end = int(result["round"][-1])
-        # In float64: where a rule fails, float32 has no room for the sum.
+        # Use float64: where a rule fails, the sum may overflow in float32.
         last = array.sel(round=slice(end - max(1, end // 5) + 1, None)).mean("round", dtype=np.float64)
     return last.where(~result["byzantine_agent"])
 
 
 def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
-    """One row a seed: rounds, seconds, and mean and worst over normal agents of every metric."""
+    """One row per seed: rounds, seconds, and for every metric its mean and its worst value over normal agents."""
     names = metrics_of(result)
     at_end = {name: final(result, name) for name in names}
     rows: list[dict[str, float | int]] = []
@@ -128,31 +141,34 @@ def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
 
 
 def save(result: xr.Dataset, path: Path) -> None:
-    """To one netCDF file, whole or not at all; compressed where h5netcdf is installed, else in the classic format."""
+    """Save to one netCDF file, completely or not at all.
+
+    It is compressed if h5netcdf is installed, and else in the classic format.
+    """
     if find_spec("h5netcdf") is None or find_spec("h5py") is None:
         stored = result.to_netcdf(engine="scipy")
     else:
         large = [str(name) for name, array in result.data_vars.items() if array.size > 1000]
         compact = {name: {"zlib": True, "complevel": 1} for name in large}
         stored = result.to_netcdf(engine="h5netcdf", encoding=compact)
-    # Made in memory first: on a full disk HDF5 takes the whole process down, a plain write is a plain error.
+    # Build the file in memory first: on a full disk HDF5 crashes the process, but a plain write only raises an error.
     with whole(path) as file:
         file.write_bytes(stored)
 
 
 def load(path: Path | str, fingerprint: str | None = None) -> xr.Dataset:
-    """A saved result, read whole; with a fingerprint, only if it is that run's."""
+    """Read a saved result. With a fingerprint, it must be the result of that run."""
     try:
         with xr.open_dataset(path) as stored:
             result = stored.load()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is not a result file: {str(error).splitlines()[0]}") from error
     if fingerprint is not None and result.attrs.get("fingerprint") != fingerprint:
-        raise BadInput(f"{path} belongs to another run; remove it or run without --resume")
+        raise BadInput(f"{path} belongs to another run; remove it, or run without --resume")
     return result
 
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Results of several seeds as one; who hears fewer neighbours than others has empty slots at the end."""
+    """The results of several seeds as one. Agents with fewer neighbours have empty slots at the end."""
     blank = {"weight": 0.0, "sender": -1}
     return xr.concat(parts, "seed", data_vars="minimal", coords="minimal", join="outer", fill_value=blank)

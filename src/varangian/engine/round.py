@@ -1,8 +1,8 @@
 """The round: start reading here.
 
-Every agent adapts its model on its own data (eq. 2), sends it, hears its neighbours' models (some of them lies), judges
-what it hears on its next sample, and combines what is worth it (eq. 3). All agents do so at once: their models are one
-matrix, one row per agent. `world.executor` computes the functions that are given to it; how is not said here.
+Every agent adapts its model on its own data (eq. 2) and sends it to its neighbours. It judges the models it hears, some
+from Byzantine agents, on its next sample, and combines the good ones (eq. 3). All agents do so at once: their models
+are one matrix, one row per agent. This page says what is computed; `world.executor` decides how.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_map
 from varangian.attacks.base import Attack, Insight, View
 from varangian.core.exchange import Exchange
 from varangian.core.inbox import Inbox, Table
-from varangian.core.messages import ToAll, ToEach, Told, deliver, finite_rows
+from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
 from varangian.core.wiring import Wiring
-from varangian.engine.rule_memory import carried, initial_memory
+from varangian.engine.rule_memory import carried_over, initial_memory
 from varangian.engine.state import Seen, State, exchange_of
 from varangian.engine.world import World
 from varangian.rules.base import Rule
@@ -30,7 +30,7 @@ from varangian.rules.base import Rule
 def play_round(world: World, rule: Rule[Any], attack: Attack[Any], state: State) -> tuple[State, Seen]:
     """One round, in the paper's order."""
     adapted, optimiser = adapt(world, state)
-    return listen(world, rule, attack, state, adapted, optimiser, Told.by(world.model, adapted, state.models))
+    return listen(world, rule, attack, state, adapted, optimiser, HonestMessages.of(world.model, adapted, state.models))
 
 
 def listen(
@@ -40,13 +40,13 @@ def listen(
     state: State,
     adapted: Models,
     optimiser: tuple[Tensor, ...],
-    told: Told,
+    honest: HonestMessages,
 ) -> tuple[State, Seen]:
-    """The second half of a round, once all agents have adapted; `told` is what they would say if all were honest."""
+    """The second half of a round, after all agents have adapted. `honest` is what honest agents would send."""
     wiring = world.wiring(state.round)
-    memory = carried(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
-    sent, attack_state = lie(world, rule, memory, attack, state, adapted, told, wiring)
-    delivered = deliver(told.adapted, sent, world.byzantine)
+    memory = carried_over(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
+    sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
+    delivered = deliver(honest.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
     models, weights, memory = combine(world, rule, memory, exchange_of(world, state, adapted, delivered, sample))
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
@@ -54,9 +54,9 @@ def listen(
 
 
 def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Models, tuple[Tensor, ...]]:
-    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or what the optimiser makes of it; for some agents, or for all.
+    """θ̂_k = θ_k − μ_k ∇ℓ(θ_k; ξ_k) (eq. 2), or the step of another optimiser; for some agents, or for all.
 
-    A step that does not lead to finite numbers is not taken: one overflow must not end an agent.
+    A step that does not lead to finite numbers is not taken: one overflow must not stop an agent for good.
     """
 
     def step(
@@ -80,22 +80,22 @@ def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Mode
     return adapted
 
 
-def lie(
+def byzantine_messages(
     world: World,
     rule: Rule[Any],
     memory: Sequence[Any],
     attack: Attack[Any],
     state: State,
     adapted: Models,
-    told: Told,
+    honest: HonestMessages,
     wiring: Wiring,
 ) -> tuple[ToAll | ToEach | None, Any]:
-    """What Byzantine agents send in place of their adapted models."""
+    """What Byzantine agents send instead of their adapted models."""
     if not len(world.byzantine):
         return None, state.attack
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        delivered = deliver(told.adapted, sent, world.byzantine)
+        delivered = deliver(honest.adapted, sent, world.byzantine)
         exchange = exchange_of(world, state, adapted, delivered, state.sample)
         if other is None or other == rule:
             return combine(world, rule, memory, exchange)[0]
@@ -107,8 +107,8 @@ def lie(
     insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
     view = View(
         round=state.round,
-        adapted=told.adapted,
-        previous=told.previous,
+        adapted=honest.adapted,
+        previous=honest.previous,
         byzantine=world.byzantine,
         draws=world.byzantine_draws,
         wiring=wiring.known or wiring,
@@ -119,7 +119,7 @@ def lie(
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next; agents without a new batch keep their last sample."""
+    """The sample to judge on now and to train on next. Agents without a new batch keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh

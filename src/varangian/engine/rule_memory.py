@@ -1,4 +1,4 @@
-"""What a rule remembers of its neighbours, taken along when the graph changes."""
+"""What a rule remembers about neighbours, and how it is carried over when the graph changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from varangian.rules.base import Rule
 
 
 def initial_memory(rule: Rule[Any], wiring: Wiring, dtype: torch.dtype) -> list[Any]:
-    """What the rule remembers of every table before the first round."""
+    """The memory of the rule before the first round, one entry per table."""
     return [rule.init(table.blank(dtype)) for table in wiring.tables]
 
 
-def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
-    """The rule's states laid out for a new graph: who stays a neighbour is remembered, a newcomer is a stranger."""
+def carried_over(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dtype: torch.dtype) -> Sequence[Any]:
+    """The memory of the rule for a new graph. What it knows about old neighbours is kept; new ones start blank.
+
+    Args:
+        rule: The rule.
+        states: Its memory, one entry per table of the old graph.
+        old: The wiring of the old graph.
+        new: The wiring of the new graph.
+        dtype: The number type.
+    """
     if old is new:
         return states
     leaves = [tree_flatten(state)[0] for state in states]
@@ -43,7 +51,7 @@ def carried(rule: Rule[Any], states: Sequence[Any], old: Wiring, new: Wiring, dt
 
 
 def _edges(wiring: Wiring) -> tuple[Int[Tensor, " edge"], list[Bool[Tensor, "agent slot"]]]:
-    """A number for every (receiver, sender) there is, table after table, and where each table holds one."""
+    """A unique number for every edge, table after table, and which slots of each table are used."""
     n = wiring.graph.agents
     codes = [(t.receivers[:, None] * n + t.senders)[t.present] for t in wiring.tables]
     return torch.cat(codes), [t.present for t in wiring.tables]
@@ -65,4 +73,4 @@ def _filled(
         return everyone[receivers]
     values = torch.cat([leaf[present] for leaf, present in zip(old_leaves, place, strict=True)])
     filled = torch.where(found.view(*found.shape, *[1] * (blank.ndim - 2)), values[edge], blank)
-    return torch.empty_like(blank).copy_(filled)  # stored as a new state would be
+    return torch.empty_like(blank).copy_(filled)  # in the memory order of a new state

@@ -1,4 +1,4 @@
-"""Play all rounds of a network, for one seed or several, and return what was measured."""
+"""Run all rounds of a network, for one or several seeds, and return what was measured."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
 from varangian.engine.compute.memory import estimate
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
-from varangian.engine.options import RunOptions, RunSettings, takes_run_options
-from varangian.engine.recorder import Recorder, thinned
+from varangian.engine.options import RunOptions, RunSettings, option_fields, takes_run_options
+from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import World, poisoned, prepare
@@ -52,19 +52,19 @@ def simulate(
 ) -> xr.Dataset:
     """Run a network of agents and return what was measured: seed × round × agent.
 
-    Seeds of small problems share one run.
+    Several seeds of a small problem share one run.
 
     Args:
-        task: A study, which brings its graph and its number of rounds, or a task of your own.
+        task: A study, which has its own graph and number of rounds, or a task of your own.
         graph: Who hears whom, for a task of your own. By default everyone hears everyone.
         rule: How agents combine what they hear. By default the paper's rule.
         attack: What Byzantine agents send. By default nothing.
-        byzantine: How many agents are Byzantine (drawn by seed), their share, or which they are.
-        rounds: How many rounds to play. By default the study's own number, or 100.
+        byzantine: The number of Byzantine agents (drawn by seed), or their share, or a list of them.
+        rounds: How many rounds to run. By default the study's own number, or 100.
         seeds: `seeds=5` means seeds 0 … 4; a sequence names them.
-        callbacks: Values with three hooks (start, round, end) that watch the run.
-        checkpoint: A folder. An interrupted run leaves its state there …
-        resume: … and goes on from it to the same bits.
+        callbacks: Objects with three hooks (start, round, end) that watch the run.
+        checkpoint: A folder. An interrupted run saves its state there.
+        resume: Continue from the state in `checkpoint`. The results are the same, bit for bit.
         engine: `varangian.RayCluster(shards=4)` spreads the network over a Ray cluster; the results are the same.
         **options: The fields of `RunOptions`.
 
@@ -87,9 +87,9 @@ def simulate(
     folder = None if checkpoint is None else Path(checkpoint)
     cluster = chosen(engine)
     if cluster is not None:
-        for name in ("compile", "memory", "threads"):
+        for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
-                raise BadInput(f"{name} is for rounds played by this process; leave out {name} or engine")
+                raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
         jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
         return on_cluster(cluster, jobs, how, callbacks, folder, resume)
     parts: list[xr.Dataset] = []
@@ -100,7 +100,7 @@ def simulate(
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
         scenes = [first if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
         execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
-        recorder = Recorder(*thinned(scenes, rounds, how.record_every))
+        recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
         needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
         check_fits(needed, "this run", execution.device, execution.memory)
         world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype)
@@ -125,7 +125,18 @@ def run(
     saver: checkpoints.Saver,
     resume: bool,
 ) -> xr.Dataset:
-    """Play all rounds of a world; the saver keeps a checkpoint if it is interrupted half-way."""
+    """Run all rounds of a world, and return what was measured.
+
+    Args:
+        world: The network.
+        rule: How agents combine what they hear.
+        attack: What Byzantine agents send.
+        rounds: How many rounds to run.
+        recorder: Keeps what is measured.
+        callbacks: Watch the run.
+        saver: Writes checkpoints, and one more when the run is interrupted.
+        resume: Whether to continue from the checkpoint, if there is one.
+    """
     world = poisoned(world, attack)
     with torch.no_grad(), world.execution.applied():
         state = begin(world, rule, attack)
@@ -156,6 +167,6 @@ def run(
 def _scene(task: Task | Study, graph: Graph | TimeVarying | None, seed: int) -> Scene:
     if isinstance(task, Study):
         if graph is not None:
-            raise BadInput("a study brings its own graph; leave graph out, or pass a task")
+            raise BadInput("a study has its own graph; leave out graph, or pass a task")
         return task.scene(seed)
     return Scene(task, graph if graph is not None else Graph.complete(task.agents))

@@ -1,4 +1,4 @@
-"""What changes from round to round, and what a round shows to those who watch."""
+"""What changes from round to round, and what recorders see of a round."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from varangian.rules.base import Rule
 
 
 class State(NamedTuple):
-    """All that changes from round to round; with the world, all it takes to go on."""
+    """Everything that changes from round to round. A world and a state are enough to continue a run."""
 
     round: int
     models: Models
     sample: Sample
     fresh: Bool[Tensor, "agent 1"]
-    """Who has not trained on its sample yet: everyone but agents that got no new batch."""
+    """Which agents have a new sample, not yet trained on. False for agents that got no new batch."""
     optimiser: tuple[Tensor, ...]
     rule: Sequence[Any]
-    """The rule's state for each table of neighbourhoods."""
+    """The memory of the rule, one entry per table of neighbourhoods."""
     attack: Any
 
 
 class Seen(NamedTuple):
-    """What a round leaves for those who watch."""
+    """What recorders see of a round."""
 
     before: Models
     wiring: Wiring
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
-    """The state before the first round; at a later round, a state of the right shape to be filled."""
+    """The state before the first round. For a later `round`, only its shape is right; a checkpoint fills it."""
     return State(
         round=round,
         models=world.start,
@@ -56,7 +56,15 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
 
 
 def exchange_of(world: World, state: State, adapted: Models, delivered: Delivered, sample: Sample) -> Exchange:
-    """What the network has before it when it combines, with `sample` as the next one to judge on."""
+    """Everything the network needs to combine models.
+
+    Args:
+        world: The network.
+        state: The state before the round.
+        adapted: The models after adapting.
+        delivered: The messages.
+        sample: The next sample, on which agents judge.
+    """
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),

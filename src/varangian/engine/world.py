@@ -1,4 +1,4 @@
-"""A network made ready to run: one seed's, or several seeds' side by side, placed on a device."""
+"""A network prepared for a run: that of one seed, or of several seeds side by side, on one device."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
-from varangian.core.draws import Draws, ahead
+from varangian.core.draws import Draws, prefetched
 from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
 from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Model, Models, Sample
-from varangian.core.models.cuda_graphs import replayed
-from varangian.core.models.low_precision import Coarse
-from varangian.core.scene import Byzantine, Scene, chosen
+from varangian.core.models.cuda_graphs import graphed
+from varangian.core.models.low_precision import LowPrecision
+from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import TEST_LOSS, PerAgent, Task, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
-from varangian.engine.compute.agent_order import Arrangement
-from varangian.engine.compute.choice import executor_for, settled
+from varangian.engine.compute.agent_order import AgentOrder
+from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.executor import Executor
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Everything about a run that does not change while it runs."""
+    """Everything about a run that does not change during the run."""
 
     task: Task
-    """The first seed's: model, optimiser, schedule and epoch are every seed's."""
+    """The task of the first seed. Its model, optimiser, schedule and epoch are used for all seeds."""
     seeds: tuple[int, ...]
     scenes: tuple[Scene, ...]
     draws: Draws
     byzantine_draws: Draws
     sample: Callable[[int], Sample]
-    """From the round to what arrives in it."""
+    """From the round to its sample."""
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
     first_of_byzantine: Models
-    """The models that Byzantine agents start from."""
+    """The initial models of Byzantine agents."""
     is_byzantine: Bool[Tensor, " agent"]
     is_normal: Bool[Tensor, "agent 1"]
     exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-    """What is known exactly about the models, every round."""
+    """What is known exactly about the models; measured every round."""
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-    """What held-out data says about the models, every epoch."""
+    """What is measured on held-out data, every epoch."""
     tested: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-    """The part of it that says how good they are on data that nobody trains on."""
+    """The part of `held_out` on data that no agent trains on."""
     step_size: Float[Tensor, "agent 1"]
     forgetting: Float[Tensor, "agent 1"]
     skip: Float[Tensor, "agent 1"] | None
     start: Models
     network: Int[Tensor, " agent"]
-    """Which of the networks side by side each agent belongs to."""
+    """The number of the network that each agent belongs to, if several are side by side."""
     group: Int[Tensor, " agent"]
-    """Which task each agent has; one for all where nothing else is known."""
-    arrangement: Arrangement | None
-    """Where agents stand, if not in the order of their numbers."""
+    """The number of each agent's task; 0 for all if the tasks are not known."""
+    agent_order: AgentOrder | None
+    """The order of agents in memory. None if they are in the order of their numbers."""
     judging: Model
-    """The model as neighbours are judged with: the task's own, unless they are judged in coarser numbers."""
+    """The model with which agents judge neighbours: that of the task, or a version in another number type."""
     execution: Execution
     executor: Executor
     """Computes the functions of a round."""
 
     @property
     def risk(self) -> Risk | None:
-        """How good models really are, where the task can tell."""
+        """The true risk of models, if the task knows it."""
         if self.task.exact is not None:
             return lambda models: self.exact(models)["regret"]
         if self.task.tested is not None:
@@ -83,7 +83,7 @@ class World:
 
     @property
     def whole(self) -> bool:
-        """Whether all who send are played here, too."""
+        """Whether this world runs all agents that send messages, and not only a part of the network."""
         return len(self.start) == self.agents
 
     @property
@@ -92,7 +92,7 @@ class World:
 
     @contextmanager
     def training_randomness(self, round: int) -> Iterator[None]:
-        """Set torch's own generator for a round, for models that train with it (dropout), and put it back after."""
+        """Seed torch's global generator for a round, if the model uses it (dropout), and restore it afterwards."""
         if not self.model.random:
             yield
             return
@@ -114,42 +114,42 @@ def prepare(
     dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
 ) -> World:
-    """Lay the scenes side by side, one for each seed, and draw who is Byzantine.
+    """Put the scenes side by side, one for each seed, and choose the Byzantine agents.
 
     Args:
         scenes: One network for each seed.
-        seeds: Their numbers.
-        byzantine: How many agents of each network are Byzantine, their share, or which they are.
-        execution: Where to compute, and with how much of the machine.
-        dtype: The type of numbers.
-        judge_dtype: The type of numbers to judge neighbours in. By default the same.
+        seeds: The seeds.
+        byzantine: The number of Byzantine agents in each network, or their share, or a list of them.
+        execution: Where to compute, and how much of the machine to use.
+        dtype: The number type.
+        judge_dtype: The number type in which agents judge neighbours. By default the same.
     """
     agents, device = scenes[0].task.agents, execution.device
     for scene in scenes:
         if isinstance(scene.graph, Graph):
             check_size(scene.graph, scene.task.agents)
     draws = [Draws.of(seed, agents) for seed in seeds]
-    liars = [chosen(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
+    chosen = [choose_byzantine(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
     is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
-    for place, who in enumerate(liars):
+    for place, who in enumerate(chosen):
         is_byzantine[place * agents + who] = True
-    arrangement = Arrangement.of(scenes[0], device) if len(scenes) == 1 else None
-    arranged = scenes
-    if arrangement is not None:
-        arranged = [arrangement.arranged(scenes[0])]
-        draws = [draws[0].take(arrangement.order)]
-        is_byzantine = is_byzantine[arrangement.order]
+    agent_order = AgentOrder.of(scenes[0], device) if len(scenes) == 1 else None
+    reordered = scenes
+    if agent_order is not None:
+        reordered = [agent_order.reordered(scenes[0])]
+        draws = [draws[0].take(agent_order.order)]
+        is_byzantine = is_byzantine[agent_order.order]
     everyone = Draws.join(draws).to(device)
-    liar_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
-    wiring = wirer([scene.graph for scene in arranged], agents, is_byzantine, device)
-    execution = settled(execution, [scene.task for scene in arranged], len(wiring(0).tables), dtype)
+    byzantine_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
+    wiring = wirer([scene.graph for scene in reordered], agents, is_byzantine, device)
+    execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
     executor = executor_for(execution)
-    tasks = [placed(scene.task, execution) for scene in arranged]
+    tasks = [placed(scene.task, execution) for scene in reordered]
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
     start = torch.cat([task.model.start(agents, dtype, device) for task in tasks])
-    start = stored(start if arrangement is None else start[arrangement.order])
+    start = stored(start if agent_order is None else start[agent_order.order])
 
     def column(name: str) -> Tensor:
         values: list[PerAgent] = [getattr(task, name) for task in tasks]
@@ -162,23 +162,23 @@ def prepare(
         seeds=tuple(seeds),
         scenes=tuple(scenes),
         draws=everyone,
-        byzantine_draws=everyone.take(liar_rows),
+        byzantine_draws=everyone.take(byzantine_rows),
         sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,
-        byzantine=liar_rows,
-        first_of_byzantine=start[liar_rows],
+        byzantine=byzantine_rows,
+        first_of_byzantine=start[byzantine_rows],
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
-        exact=exact if arrangement is None else arrangement.measured(exact),
-        held_out=held_out if arrangement is None else arrangement.measured(held_out),
-        tested=tested if arrangement is None else arrangement.measured(tested),
+        exact=exact if agent_order is None else agent_order.wrap_measure(exact),
+        held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
+        tested=tested if agent_order is None else agent_order.wrap_measure(tested),
         step_size=column("step_size"),
         forgetting=column("forgetting"),
         skip=skip if bool((skip > 0).any()) else None,
         start=start,
         network=torch.arange(len(seeds), device=device).repeat_interleave(agents),
         group=torch.cat([groups_of(task) for task in tasks]).to(device),
-        arrangement=arrangement,
+        agent_order=agent_order,
         judging=judging_model(scenes[0].task.model, tasks[0].model, judge_dtype, execution),
         execution=execution,
         executor=executor,
@@ -186,46 +186,46 @@ def prepare(
 
 
 def judging_model(given: Model, placed: Model, judge_dtype: str | None, execution: Execution) -> Model:
-    """What neighbours are judged with: the model as it was placed, or the given one in another type of numbers."""
+    """The model with which agents judge neighbours: `placed`, or `given` in another number type."""
     if judge_dtype is None:
         return placed
-    return replayed(using(Coarse.of(given, judge_dtype), execution), execution.device)
+    return graphed(using(LowPrecision.of(given, judge_dtype), execution), execution.device)
 
 
 def groups_of(task: Task) -> Int[Tensor, " agent"]:
-    """Which task each agent has; one for all where nothing else is known."""
+    """The number of each agent's task; 0 for all if the tasks are not known."""
     return torch.zeros(task.agents, dtype=torch.long) if task.groups is None else torch.as_tensor(task.groups)
 
 
 def stored(models: Models) -> Models:
-    """Models as they lie best in memory."""
+    """The models in their best memory order."""
     return by_column(models) if models.shape[1] <= FEW else models
 
 
 def poisoned(world: World, attack: AnyAttack) -> World:
-    """The world as an attack on data leaves it: Byzantine agents' samples are what the attack makes of them."""
+    """The world with the samples of Byzantine agents changed, if the attack poisons data."""
     if not isinstance(attack, Poisons) or not len(world.byzantine):
         return world
-    liars = torch.nonzero(~world.is_normal[:, 0])[:, 0]
-    # All of the data; of a stream that only makes samples, what its first ones show.
+    byzantine = torch.nonzero(~world.is_normal[:, 0])[:, 0]
+    # Labels come from the whole dataset, or from the first samples of a stream that generates them.
     held = [scene.task.stream.pool.y for scene in world.scenes if isinstance(scene.task.stream, Batches)]
     seen = held or [world.sample(0)[-1]]
     count = 0 if seen[0].is_floating_point() else max(int(labels.max()) for labels in seen) + 1
 
     def sample(round: int) -> Sample:
         clean = world.sample(round)
-        changed = attack.poison(tuple(part[liars] for part in clean), count)
-        return tuple(part.index_copy(0, liars, new) for part, new in zip(clean, changed, strict=True))
+        changed = attack.poison(tuple(part[byzantine] for part in clean), count)
+        return tuple(part.index_copy(0, byzantine, new) for part, new in zip(clean, changed, strict=True))
 
     return replace(world, sample=sample)
 
 
 def placed(task: Task, execution: Execution) -> Task:
-    """The task with its data on the device, ready to be run there."""
+    """The task with its model and its data on the device."""
     device = execution.device
     return replace(
         task,
-        model=replayed(using(task.model, execution), device),
+        model=graphed(using(task.model, execution), device),
         stream=task.stream.to(device),
         exact=task.exact and task.exact.to(device),
         held_out=task.held_out and using(task.held_out.to(device), execution),
@@ -235,7 +235,9 @@ def placed(task: Task, execution: Execution) -> Task:
 def sampler(
     tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
 ) -> Callable[[int], Sample]:
-    """From the round to what arrives in it, for several networks side by side; small samples are drawn ahead."""
+    """A function from the round to its sample, for several networks side by side. Small samples are prefetched."""
     draw = executor.drawer([task.stream for task in tasks], draws, dtype)
     numbers = sum(part.numel() for part in draw(0, 1))
-    return ahead(lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers)))
+    return prefetched(
+        lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from varangian.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from varangian.experiments import cards as cards
     from varangian.experiments import cells as cells
     from varangian.experiments import config as config
     from varangian.experiments import folder_state as folder_state
@@ -17,5 +18,16 @@ if TYPE_CHECKING:
     from varangian.experiments import sweep as sweep
     from varangian.experiments import tournament as tournament
 
-__all__ = ["cells", "config", "folder_state", "reproduce", "run_folder", "spec", "summary", "sweep", "tournament"]
+__all__ = [
+    "cards",
+    "cells",
+    "config",
+    "folder_state",
+    "reproduce",
+    "run_folder",
+    "spec",
+    "summary",
+    "sweep",
+    "tournament",
+]
 __getattr__, __dir__ = lazy(__name__, modules={name: name for name in __all__})

@@ -19,8 +19,8 @@ from varangian import attacks, rules, studies
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
 from varangian.core.memory import check_fits
-from varangian.core.models.low_precision import Coarse
-from varangian.core.scene import Byzantine, chosen
+from varangian.core.models.low_precision import LowPrecision
+from varangian.core.scene import Byzantine, choose_byzantine
 from varangian.core.sizes import read_size
 from varangian.engine.compute.compile import check_compiler
 from varangian.engine.compute.memory import LEAST_PER_AGENT, estimate
@@ -131,13 +131,13 @@ def check(plan: Plan) -> None:
         needed = estimate([scene], plan.rule(name), recorded, torch_dtype(options.dtype), any(plan.byzantine))
         check_fits(needed, f"{plan.study.name} with {name}", execution.device, execution.memory)
     if options.judge_dtype is not None:
-        Coarse.of(scene.task.model, options.judge_dtype)
+        LowPrecision.of(scene.task.model, options.judge_dtype)
     if options.compile:
         check_compiler()
     draws = Draws.of(0, scene.task.agents)
     counts: dict[int, Byzantine] = {}
     for byzantine in plan.byzantine:
-        count = len(chosen(byzantine, scene, draws))
+        count = len(choose_byzantine(byzantine, scene, draws))
         if count in counts:
             both = f"{_toml(counts[count])} and {_toml(byzantine)}"
             raise BadInput(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ except ImportError:  # not a Unix system
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+PATIENCE = 0.1
+"""Seconds to try again: another process may hold the lock only to see whether it is free."""
 
 
 @contextmanager
@@ -47,19 +50,20 @@ def check_free(folder: Path) -> None:
 
 
 def _taken(path: Path) -> int:
+    last = time.monotonic() + PATIENCE
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if not _lock(handle):
-                raise _busy(path)
+        if _lock(handle):
             if _is_still(handle, path):
                 os.truncate(handle, 0)
                 os.write(handle, f"{os.getpid()} {socket.gethostname()}\n".encode())
                 return handle
-        except BaseException:
+            os.close(handle)  # its last owner has removed this file meanwhile
+        else:
             os.close(handle)
-            raise
-        os.close(handle)  # its last owner has removed this file meanwhile
+            if time.monotonic() > last:
+                raise _busy(path)
+            time.sleep(PATIENCE / 10)
 
 
 def _is_still(handle: int, path: Path) -> bool:

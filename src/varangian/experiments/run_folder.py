@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from varangian.core.files import whole
 from varangian.errors import BadInput
@@ -111,7 +112,7 @@ def opened(
             _check_all_writable(folder)
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refusal(folder, error) from error
+        _refuse(folder, error)
     if step == "done":
         yield _place(folder, text, kind, step)
         return
@@ -123,18 +124,19 @@ def opened(
             if step != "done":
                 _prepare(place, kind, anew=step == "begin", overwrite=overwrite)
         except OSError as error:
-            raise _refusal(folder, error) from error
+            _refuse(folder, error)
         yield place
 
 
 def check(folder: Path, plan: Plan, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Refuse what `opened` would refuse, and change nothing."""
+    """Refuse what `opened` would refuse; nothing is opened."""
     try:
         check_free(folder)
+        recover(folder)
         decided(folder, as_toml(plan), "run", resume, overwrite)
         _check_all_writable(folder)
     except OSError as error:
-        raise _refusal(folder, error) from error
+        _refuse(folder, error)
 
 
 def config_to_resume(folder: Path, plan: Plan) -> Path:
@@ -253,8 +255,8 @@ def _check_writable(place: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(place))
 
 
-def _refusal(folder: Path, error: OSError) -> Exception:
+def _refuse(folder: Path, error: OSError) -> NoReturn:
     """A full disk is an error of the system, anything else means that the folder cannot be used."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return error
-    return BadInput(f"{folder} cannot be written to: {error.strerror}")
+        raise error
+    raise BadInput(f"{folder} cannot be written to: {error.strerror}") from error

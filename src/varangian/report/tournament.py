@@ -13,6 +13,7 @@ from varangian.core.scene import Byzantine
 from varangian.engine.cluster import Engine
 from varangian.engine.options import RunSettings, takes_run_options
 from varangian.experiments.cells import Cell
+from varangian.experiments.folder_state import fingerprint
 from varangian.experiments.run_folder import RunFolder, opened
 from varangian.experiments.tournament.entries import ALL, Contest, enter
 from varangian.experiments.tournament.log import FILE, Ledger
@@ -112,7 +113,7 @@ def _is_there(place: RunFolder, ledger: Ledger) -> bool:
     """Whether the folder holds this tournament already, with nothing to add."""
     folder, names = place.folder, ("tournament.csv", "tournament.md", "tournament.png")
     same = (folder / FILE).read_bytes() == ledger.file.read_bytes() and all((folder / name).exists() for name in names)
-    return same and (folder / "config.toml").read_text(encoding="utf-8") == place.text
+    return same and fingerprint((folder / "config.toml").read_text(encoding="utf-8")) == fingerprint(place.text)
 
 
 def write_standings(standings: Standings, folder: Path) -> list[Path]:

@@ -1,18 +1,23 @@
-"""Robust functions on plain stacks of vectors, without our trainer.
+"""Robust functions on plain stacks of vectors, for use without our trainer.
 
-Every function takes a stack `(n, d)` of torch or NumPy and returns the same kind, or padded neighbourhoods
-`(..., n, d)` with a `mask` of who is present, slot 0 being the receiver itself, and returns `(..., d)`. They all keep
-the same promises:
+A function takes one of two inputs, as a torch or NumPy array, and returns the same kind of array:
 
-- Floats of 16, 32 and 64 bits; half types are computed in float32 and come back as they went in. Nothing is written
-  to what goes in, and no gradient flows through.
-- A vector with nan or inf counts as absent and as one of the f: the result is that of the others. Where nobody is
-  present it is vector 0, made finite. Finite vectors of any size never make a result that is not finite.
-- f out of bounds is an error for a plain stack. With a mask, or with f a tensor of one number for each neighbourhood,
-  it is lowered to what the number present can bear.
-- With a mask nothing waits for an accelerator. Memory beyond the input is at most twice the input.
+- A stack `(n, d)` of n vectors. The result is `(d,)`.
+- Padded neighbourhoods `(..., n, d)` with a `mask` that says which vectors are present. Slot 0 is the receiver itself.
+  The result is `(..., d)`.
 
-Selection rules also have `…_weights`: the convex weights w with result = w @ vectors, in the type computed in.
+All functions keep the same promises:
+
+- Floats of 16, 32 and 64 bits are accepted. Half types are computed in float32 and returned in their own type. The
+  input is not changed, and no gradient flows through.
+- A vector with nan or inf counts as absent, and as one of the f Byzantine vectors. If no vector is present, the result
+  is vector 0 with finite numbers in place of nan and inf. Finite input of any size gives a finite result.
+- For a plain stack, an f out of bounds is an error. With a mask, or with a tensor of one f per neighbourhood, f is
+  lowered to what the number of present vectors can tolerate.
+- With a mask, nothing waits for an accelerator. Memory beyond the input is at most twice the input.
+
+Functions that select vectors also have a `…_weights` variant. It returns the convex weights w with result = w @
+vectors, in the type of the computation.
 """
 
 from varangian.robust.centerpoint import centerpoint

@@ -1,4 +1,4 @@
-"""Points that lie deep among the others: no half-space around them holds only a few."""
+"""Points that lie deep among others: every half-space that contains such a point holds many of the vectors."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from varangian.robust.geometric import geometric_median
 from varangian.robust.stack import Array, Mask, admit, look, settled
 
 _EXCHANGES = 100
+"""The largest number of exchanges in the dual simplex method."""
 _ROUNDING = 1e-13
+"""Violations and shares up to this size are rounding errors."""
 _SMALLEST = 1e-300
+"""A divisor that is never zero."""
 _AT_ONCE = 2**22
+"""How many numbers to compute together."""
 
 Points = Float[Tensor, "neighbourhood n d"]
 
 
 def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
-    """A point such that every half-space that contains it holds many of the n vectors: its Tukey depth.
+    """A point of large Tukey depth: every half-space that contains it holds many of the n vectors.
 
-    - On a line: the median, of depth at least n/2.
-    - In the plane: the centre of the largest disc of points of depth at least n/3, which there always are. Where the
-      disc is a single point, the rounding of the type decides on which side of a vector the point lies. Liars fewer
-      than n/3 cannot move it out of the convex hull of the others.
-    - In d ≥ 3 dimensions: iterated Radon points (Clarkson et al. 1996), over groups of d + 2 vectors in their order,
-      the points so found grouped again while there are d + 2; the geometric median of the last. Depth at least 2^h
-      with h = ⌊log n / log(d + 2)⌋: fewer than 2^h liars cannot move it out of the convex hull of the others. With
-      fewer than d + 2 vectors that is the geometric median of all, and no more than a point of their convex hull.
+    - On a line, it is the median. Its depth is at least n/2.
+    - In the plane, it is the centre of the largest disc of points with depth at least n/3. Such points always exist.
+      Fewer than n/3 Byzantine vectors cannot move it out of the convex hull of the others. If the disc is a single
+      point, rounding decides on which side of a vector the result lies.
+    - In d ≥ 3 dimensions, it is an iterated Radon point (Clarkson et al. 1996). Groups of d + 2 vectors, in their
+      order, give one point each. These points are grouped again while there are d + 2 of them. The result is the
+      geometric median of the last ones. Its depth is at least 2^h with h = ⌊log n / log(d + 2)⌋, so fewer than 2^h
+      Byzantine vectors cannot move it out of the convex hull of the others. With fewer than d + 2 vectors, it is the
+      geometric median of all. Then nothing more is known than that it lies in their convex hull.
 
     Cost: n³ in the plane, n d² beyond; on a line that of the median.
 
@@ -58,13 +63,14 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
 def _in_the_plane(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood 2"]:
     """The deepest point of the region of depth k = ⌈n/3⌉, an intersection of half-planes u · z ≤ h(u).
 
-    h(u) is the k-th largest of u · x_i. Between two directions next to each other, each normal to a line through two of
-    the points, the same point attains it, so that those directions, and the axes lest two be opposite, are enough.
+    h(u) is the k-th largest of u · x_i. The directions u that are normal to a line through two of the points are
+    enough: between two such directions that are next to each other, the same point attains h. The axes are added,
+    because the two directions of points on one line are opposite.
     """
     count = there.sum(-1, keepdim=True)
     k = (count + 2) // 3
     i, j = torch.triu_indices(points.shape[1], points.shape[1], 1, device=points.device)
-    # Halves, so that the difference of the largest numbers is one.
+    # Halves: the difference of the largest numbers must not overflow.
     along = points[:, i] * 0.5 - points[:, j] * 0.5
     size = along.abs().amax(-1, keepdim=True)
     length = torch.linalg.vector_norm(along / size.clamp(min=_SMALLEST), dim=-1, keepdim=True) * size
@@ -86,23 +92,24 @@ def _in_the_plane(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Flo
 
 
 def _at(place: Float[Tensor, "neighbourhood direction n"], rank: Int[Tensor, "neighbourhood 1"]) -> Tensor:
+    """The entry of this rank in every direction."""
     return torch.take_along_dim(place, rank[..., None], dim=-1)[..., 0]
 
 
 def _deepest(
     normal: Float[Tensor, "neighbourhood m 2"], bound: Float[Tensor, "neighbourhood m"]
 ) -> Float[Tensor, "neighbourhood 2"]:
-    """argmin_z max_m (u_m · z − h_m), the linear program "least t with u_m · z − t ≤ h_m for all m".
+    """argmin_z max_m (u_m · z − h_m): the linear program "least t with u_m · z − t ≤ h_m for all m".
 
-    By the dual simplex method: three constraints decide on (z, t), and the one most violated takes the place of that
-    among them which keeps all multipliers from being negative. The first three are too weak to matter in the end.
+    Solved by the dual simplex method. Three constraints determine (z, t). The most violated constraint replaces the one
+    of them for which all multipliers stay non-negative. The first three constraints are too weak to matter in the end.
     """
     turn = torch.tensor([1.0, 5.0, 9.0], dtype=normal.dtype, device=normal.device) * (torch.pi / 6)
     basis = torch.stack((turn.cos(), turn.sin(), torch.full_like(turn, -1)), -1).expand(len(normal), 3, 3)
     bounds = torch.full_like(basis[..., 0], 8)
     best, lowest = torch.zeros_like(normal[:, 0]), torch.full_like(bound[:, 0], torch.inf)
     for _ in range(_EXCHANGES):
-        # Rows of the inverse, and with it all that is solved for, by Cramer's rule.
+        # The rows of the inverse by Cramer's rule; everything else follows from them.
         inverse = torch.linalg.cross(basis.roll(-1, 1), basis.roll(-2, 1))
         inverse = inverse / (inverse[:, :1] * basis[:, :1]).sum(-1, keepdim=True)
         z, t = (bounds[..., None] * inverse).sum(1).split((2, 1), -1)
@@ -123,7 +130,8 @@ def _deepest(
 
 
 def _iterated_radon(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood d"]:
-    """Each level has as many points as the one below has full groups; the last that has any is the answer."""
+    """One level of Radon points. Each full group gives a point of the next level; the last level with points is the
+    answer."""
     n, d = points.shape[1:]
     here: Tensor = geometric_median(points, mask=there)
     if n < d + 2:
@@ -138,20 +146,22 @@ def _iterated_radon(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> F
 
 
 def _radon(points: Float[Tensor, "neighbourhood group d+2 d"]) -> Float[Tensor, "neighbourhood group d"]:
-    """The point where the convex hulls of two parts of d + 2 points meet, by the sign of λ: Σ λ_i x_i = 0, Σ λ_i = 0.
+    """The Radon point of d + 2 points: where the convex hulls of two parts of them meet.
 
-    About their median and with each point (x_i, 1) scaled to the same size, so that one far away does not drown the
-    others.
+    The parts are the signs of a solution λ of Σ λ_i x_i = 0, Σ λ_i = 0.
+
+    The points are taken about their median, and each (x_i, 1) is scaled to the same size. So one point far away does
+    not drown the others.
     """
     middle: Tensor = median(points)[..., None, :]
-    # Quarters, so that the difference of the largest numbers is one.
+    # Quarters: the difference of the largest numbers must not overflow.
     from_middle = points * 0.25 - middle * 0.25
     size = from_middle.abs().amax(-1, keepdim=True)
     usual = size.median(-2, keepdim=True).values
     usual = torch.where(usual > 0, usual, 1)
     larger = torch.maximum(size, usual)
     lifted = torch.cat((from_middle / larger, usual / larger), -1)
-    # The last column of Q is orthogonal to all columns of what was factored, whatever their rank.
+    # The last column of Q is orthogonal to all columns of the factored matrix, whatever their rank.
     null: Tensor = torch.linalg.qr(lifted, mode="complete").Q[..., -1:]
     share = null.clamp(min=0) * usual / larger
     share = share / share.sum(-2, keepdim=True).clamp(min=_SMALLEST)

@@ -1,4 +1,4 @@
-"""Rules that draw far vectors in: a liar moves the result by no more than a radius."""
+"""Functions that clip far vectors: a Byzantine vector moves the result by at most a radius."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from varangian.robust.stack import Array, Mask, Present, Stack, admit
 from varangian.robust.weights import combine, uniform
 
 Radius = float | Float[Tensor, "*batch"]
+"""One radius for all neighbourhoods, or one for each."""
 
 
 def clip(vectors: Array, centre: Array, radius: Radius, *, mask: Mask = None) -> Array:
-    """c + min(1, τ / |x_i − c|) (x_i − c): each vector drawn in to the ball around the centre, (…, n, d).
+    """c + min(1, τ / |x_i − c|) (x_i − c): every vector, clipped to a ball around the centre. The result is (…, n, d).
 
-    Those inside stay as they are, to the bit; those absent become the centre. Cost: two passes, 2 n d.
+    Vectors inside the ball stay the same to the bit. Absent vectors become the centre. Cost: two passes, 2 n d.
 
     >>> clip(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.zeros(2), 1.0)
     tensor([[0.6000, 0.8000],
@@ -49,10 +50,10 @@ def self_centred_clipping_weights(
 
 
 def self_centred_clipping(vectors: Array, own: int, radius: Radius, weights: Any = None, *, mask: Mask = None) -> Array:
-    """x_own + Σ_l w_l clip(x_l − x_own, τ), x_own being the vector of that number (He et al. 2022, "ClippedGossip").
+    """x_own + Σ_l w_l clip(x_l − x_own, τ), where x_own is vector number `own` (He et al. 2022, "ClippedGossip").
 
-    `weights` (…, n) are those of the gossip, not negative and with a sum of at most one; the same for all present
-    unless given. The radius may be one for each neighbourhood. Cost: two passes, 2 n d.
+    `weights` (…, n) are the gossip weights: not negative, with a sum of at most one. By default all present vectors
+    have the same weight. There may be one radius per neighbourhood. Cost: two passes, 2 n d.
 
     >>> self_centred_clipping(torch.tensor([[0.0], [1.0], [90.0]]), own=0, radius=2.0)
     tensor([1.])
@@ -65,11 +66,14 @@ def self_centred_clipping(vectors: Array, own: int, radius: Radius, weights: Any
 def _self_centred(
     stack: Stack[Any], own: int, radius: Radius, weights: Any
 ) -> tuple[Float[Tensor, "*batch n"], Present]:
+    """The weights of `self_centred_clipping`, and which vectors are present."""
     squared, present, mine = squared_from(stack, own)
     share = _share(stack, squared, radius)
     gossip = uniform(stack, present) if weights is None else torch.as_tensor(weights, device=squared.device)
     if gossip.shape[-1:] != squared.shape[-1:]:
-        raise BadInput(f"weights must be one for each of {stack.n} vectors, not {tuple(gossip.shape)}")
+        raise BadInput(
+            f"there must be one weight for each of {stack.n} vectors, but their shape is {tuple(gossip.shape)}"
+        )
     found = share * gossip
     if present.who is not None:
         found = found.masked_fill_(~present.who, 0)
@@ -81,10 +85,11 @@ def _self_centred(
 def centred_clipping(
     vectors: Array, radius: Radius, centre: Array | None = None, *, iterations: int = 1, mask: Mask = None
 ) -> Array:
-    """v ← v + (1/n) Σ_i min(1, τ / |x_i − v|) (x_i − v), from a centre (Karimireddy, He & Jaggi 2021).
+    """v ← v + (1/n) Σ_i min(1, τ / |x_i − v|) (x_i − v), starting from a centre (Karimireddy, He & Jaggi 2021).
 
-    The centre is what was agreed on before; the coordinate-wise median unless given. Each iteration moves it by τ at
-    most. Cost: two passes, 2 n d, for each iteration, and those of the median.
+    The centre is what was agreed on before. By default it is the coordinate-wise median. Each iteration moves it by at
+    most τ.
+    Cost: two passes, 2 n d, per iteration, and the median.
 
     >>> centred_clipping(torch.tensor([[1.0], [2.0], [90.0]]), radius=3.0, centre=torch.zeros(1))
     tensor([2.])
@@ -102,6 +107,7 @@ def centred_clipping(
 
 
 _AT_ONCE = 2**19
+"""How many numbers to compute together."""
 
 
 def _share(stack: Stack[Any], squared: Float[Tensor, "*batch n"], radius: Radius) -> Float[Tensor, "*batch n"]:
@@ -112,6 +118,6 @@ def _share(stack: Stack[Any], squared: Float[Tensor, "*batch n"], radius: Radius
             raise BadInput(f"a radius must not be negative, but is {radius}")
         return torch.where(distance > radius, radius / distance, 1.0)
     if radius.shape != squared.shape[:-1]:
-        raise BadInput(f"a radius is a number, or one for each neighbourhood, not {tuple(radius.shape)}")
+        raise BadInput(f"a radius is one number, or one for each neighbourhood, but its shape is {tuple(radius.shape)}")
     reach = radius.to(squared)[..., None]
     return torch.where(distance > reach, reach / distance, 1.0)

@@ -1,4 +1,4 @@
-"""Rules that treat every coordinate by itself: mean, median, trimmed mean, mean around the median."""
+"""Functions that treat every coordinate by itself: mean, median, trimmed mean, mean around the median."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from varangian.robust.weights import average, combine, uniform
 
 
 def mean(vectors: Array, *, mask: Mask = None) -> Array:
-    """The mean of those present: no defence at all, and the measure of all others.
+    """The mean of the present vectors. It is no defence; the other functions are compared with it.
 
     Cost: one pass, n d.
 
@@ -32,10 +32,10 @@ def mean(vectors: Array, *, mask: Mask = None) -> Array:
 
 
 def median(vectors: Array, *, mask: Mask = None) -> Array:
-    """The coordinate-wise median; of an even number, the mean of the two in the middle.
+    """The coordinate-wise median; for an even number of vectors, the mean of the two middle values.
 
-    Stays within the range of the honest as long as those are more than half. Cost: n (log n)² d / 4 comparisons, less
-    what the middle does not need.
+    It stays within the range of the honest vectors while they are the majority. Cost: n (log n)² d / 4 comparisons,
+    less those that the middle does not need.
 
     >>> median(torch.tensor([[1.0], [2.0], [3.0], [10.0]]))
     tensor([2.5000])
@@ -53,7 +53,7 @@ def median(vectors: Array, *, mask: Mask = None) -> Array:
 
 
 def trimmed_mean(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """The mean of what is left of each coordinate without its f largest and its f smallest values.
+    """The mean of each coordinate without its f largest and its f smallest values.
 
     Needs 2f < n (Yin et al. 2018). Cost: n (log n)² d / 4 comparisons.
 
@@ -76,10 +76,10 @@ def trimmed_mean(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
 
 
 def mean_around_median(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """In each coordinate the mean of the n − f values nearest to the median (Xie et al. 2018, "Meamed").
+    """In each coordinate, the mean of the n − f values nearest to the median (Xie et al. 2018, "Meamed").
 
-    Needs 2f < n. In sorted order these values are neighbours, so that one sorting is all it takes. Of two values
-    equally far from the median the smaller is kept. Cost: n (log n)² d / 4 comparisons.
+    Needs 2f < n. In sorted order these values are next to each other, so one sort is enough. Of two values at the same
+    distance from the median, the smaller is kept. Cost: n (log n)² d / 4 comparisons.
 
     >>> mean_around_median(torch.tensor([[1.0], [2.0], [3.0], [4.0], [99.0]]), f=1)
     tensor([2.5000])
@@ -98,7 +98,7 @@ def mean_around_median(vectors: Array, f: Number, *, mask: Mask = None) -> Array
 
 
 def _static(stack: Stack[Any], present: Present) -> Float[Tensor, "n d"] | None:
-    """The vectors present where their number is known beforehand: of a plain stack, less those that are not finite."""
+    """The present vectors, if their number is known beforehand: those of a plain stack that are finite."""
     if not stack.may_look or present.number == 0:
         return None
     return stack.vectors if present.who is None else stack.vectors[present.who]
@@ -110,10 +110,10 @@ def _of_ranks(
     reduce: Callable[[Rows], Float[Tensor, "neighbourhood column"]],
     work: torch.dtype,
 ) -> Float[Tensor, " d"]:
-    """What `reduce` makes of the rows of these ranks.
+    """The result of `reduce` on the rows of these ranks.
 
-    Many short columns are sorted in less time than it takes to call a network's comparisons, by NumPy's sort, which
-    compares many numbers at once as torch's does not.
+    Many short columns are sorted with NumPy, which compares many numbers at once, unlike torch. For them the calls of a
+    sorting network would take longer than the sort.
     """
     n, d = vectors.shape
     if n < 8 or d > 2**12:
@@ -125,7 +125,8 @@ def _of_ranks(
 
 
 def _sum(rows: Rows, weight: float) -> Float[Tensor, "neighbourhood column"]:
-    """Weighed before they are added: a sum of large numbers overflows where their mean does not."""
+    """The weighted sum. Rows are weighted before they are added, because the sum of large numbers may overflow where
+    their mean does not."""
     total = rows[0] * weight
     for row in rows[1:]:
         total.add_(row, alpha=weight)
@@ -133,7 +134,7 @@ def _sum(rows: Rows, weight: float) -> Float[Tensor, "neighbourhood column"]:
 
 
 def _around(rows: Rows, f: int) -> Float[Tensor, "neighbourhood column"]:
-    """The n − 2f in the middle, and of each pair of f below and f above the nearer to the median."""
+    """The n − 2f values in the middle, and from each pair of a low and a high value the one nearer to the median."""
     n, kept = len(rows), len(rows) - f
     middle = rows[(n - 1) // 2] * 0.5 + rows[n // 2] * 0.5
     total = _sum(rows[f:kept], 1 / kept)
@@ -150,7 +151,7 @@ Numbers = Int[Tensor, " neighbourhood"]
 def _sorted(
     stack: Stack[Any], present: Present, f: Number, reduce: Callable[[Table, Numbers, Numbers], Tensor]
 ) -> Float[Tensor, "*batch d"]:
-    """Sort with the absent last, and reduce by how many are present."""
+    """Sort with absent vectors last, then reduce with the number of present ones."""
     vectors, who, count = _flat(stack, present)
     few = torch.as_tensor(f, device=count.device).expand(stack.vectors.shape[:-2]).reshape(-1)
     result = sort_columns(
@@ -164,7 +165,7 @@ def _sorted(
 
 
 def _flat(stack: Stack[Any], present: Present) -> tuple[Tensor, Tensor, Tensor]:
-    """Vectors, who is present and how many, with one dimension of neighbourhoods."""
+    """The vectors, which are present and how many, with a single dimension of neighbourhoods."""
     who = present.who
     if who is None:
         who = torch.ones(stack.vectors.shape[:-1], dtype=torch.bool, device=stack.vectors.device)
@@ -172,6 +173,7 @@ def _flat(stack: Stack[Any], present: Present) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _trimmed(rows: Table, count: Numbers, f: Numbers) -> Float[Tensor, "neighbourhood column"]:
+    """The mean of the ranks from f to count − f − 1."""
     rank = torch.arange(len(rows), device=rows.device)[:, None]
     kept = (rank >= f) & (rank < count - f)
     weight = (count - 2 * f).clamp(min=1).to(rows.dtype).reciprocal()
@@ -179,7 +181,7 @@ def _trimmed(rows: Table, count: Numbers, f: Numbers) -> Float[Tensor, "neighbou
 
 
 def _around_of_some(rows: Table, count: Numbers, f: Numbers) -> Float[Tensor, "neighbourhood column"]:
-    """As _around, with numbers that differ between neighbourhoods."""
+    """As `_around`, with numbers that differ between neighbourhoods."""
     kept = (count - f).clamp(min=1)
     rank = torch.arange(len(rows), device=rows.device)[:, None]
     middle = _rank(rows, (count - 1).clamp(min=0) // 2) * 0.5 + _rank(rows, count // 2) * 0.5
@@ -190,12 +192,14 @@ def _around_of_some(rows: Table, count: Numbers, f: Numbers) -> Float[Tensor, "n
 
 
 def _rank(rows: Table, rank: Numbers) -> Float[Tensor, "neighbourhood column"]:
+    """The row of this rank in each neighbourhood."""
     rank = rank.clamp(max=len(rows) - 1)
     return rows.gather(0, rank[None, :, None].expand_as(rows[:1]))[0]
 
 
 def _median_of_some(stack: Stack[Any], present: Present) -> Float[Tensor, "*batch d"]:
-    """Absent entries go to both ends by turns, so that the middle stays in the middle and the rest is not sorted."""
+    """The median of the present vectors. Absent entries go to both ends in turn, so the middle stays in place and the
+    rest need not be sorted."""
     n = stack.n
     vectors, who, count = _flat(stack, present)
     turn = (~who).cumsum(-1) % 2 == 0

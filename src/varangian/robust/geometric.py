@@ -1,4 +1,4 @@
-"""The geometric median, found on weights: after one matrix product no iteration touches the vectors."""
+"""The geometric median as a search for weights: after one matrix product, no iteration touches the vectors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _ITERATIONS = 100
 _TOLERANCE = 1e-6
 _SMOOTHING = 1e-6
 _SMALLEST = 1e-290
+"""A divisor that is never zero."""
 
 
 def geometric_median_weights(
@@ -25,7 +26,7 @@ def geometric_median_weights(
     tolerance: float = _TOLERANCE,
     mask: Mask = None,
 ) -> Array:
-    """The convex weights of `geometric_median`; far vectors have little."""
+    """The convex weights of `geometric_median`. Vectors far away have little weight."""
     stack = admit(vectors, mask)
     weights = weiszfeld(products(stack), smoothing, iterations, tolerance)
     return stack.back(weights.to(stack.work))
@@ -41,10 +42,10 @@ def geometric_median(
 ) -> Array:
     """argmin_z Σ_i |x_i − z|, by Weiszfeld's iteration, smoothed (Pillutla et al. 2022, "RFA").
 
-    z is a convex combination Σ w_i x_i, and w_i ← 1 / max(|x_i − z|, ν), normalised, with distances from one matrix of
-    inner products. ν is `smoothing` times the distance of the majority from its middle. Stops after `iterations`, on a
-    CPU earlier where no weight changes by more than `tolerance`. Bounded as long as the honest are more than half.
-    Cost: n² d, one matrix product, and n² for each iteration.
+    z is a convex combination Σ w_i x_i with w_i ← 1 / max(|x_i − z|, ν), normalised. All distances come from one matrix
+    of inner products. ν is `smoothing` times the distance of the majority from its middle. The search stops after
+    `iterations`. On a CPU it stops earlier if no weight changes by more than `tolerance`. The result is bounded while
+    honest vectors are the majority. Cost: n² d for one matrix product, and n² per iteration.
 
     >>> geometric_median(torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0], [1.0, 1.0]]))
     tensor([1., 1.])
@@ -56,10 +57,11 @@ def geometric_median(
 
 
 def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: float) -> Float[Tensor, "*batch n"]:
-    """Weights of the geometric median, from the mean of the half of the vectors nearest to the one in their midst."""
+    """The weights of the geometric median. The start is the mean of the half of the vectors nearest to the most central
+    one."""
     if iterations < 1 or smoothing < 0 or tolerance < 0:
         what = f"iterations is {iterations}, smoothing {smoothing} and tolerance {tolerance}"
-        raise BadInput(f"geometric_median needs an iteration, and neither bound may be negative, but {what}")
+        raise BadInput(f"geometric_median needs iterations ≥ 1, smoothing ≥ 0 and tolerance ≥ 0, but {what}")
     inner, squared, present = found
     if present.who is not None:
         squared = squared.masked_fill(~(present.who[..., None] & present.who[..., None, :]), torch.inf)
@@ -76,7 +78,7 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
         if present.who is not None:
             nearer = nearer.masked_fill_(~present.who, 0)
         after = nearer.div_(nearer.sum(-1, keepdim=True).clamp_(min=_SMALLEST))
-        # A neighbourhood stops when it has settled itself: who is computed beside it must not matter.
+        # Each neighbourhood stops by itself: its result must not depend on others in the same batch.
         before, weights = weights, torch.where(still, after, weights)
         if iteration % 2 and weights.device.type == "cpu":
             still &= (before - weights).abs().amax(-1, keepdim=True) > tolerance
@@ -86,7 +88,7 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
 
 
 def _midst(squared: Float[Tensor, "*batch n n"], present: Present) -> tuple[Tensor, Tensor]:
-    """The vector from which the majority is least far, and how far that is, squared."""
+    """The most central vector, the one with the smallest distance to the majority, and that distance squared."""
     majority = present.number // 2
     if isinstance(majority, Tensor):
         reach = torch.take_along_dim(squared.sort(-1).values, majority[..., None, None], dim=-1)[..., 0]

@@ -1,10 +1,11 @@
-"""How far vectors are from each other, through inner products: one matrix product instead of n² passes.
+"""Distances between vectors from inner products: one matrix product instead of n² passes.
 
-Inner products are taken about a reference vector, since |x|² + |y|² − 2⟨x, y⟩ of vectors that nearly agree is a small
-difference of large numbers. In a neighbourhood the reference is slot 0, the receiver itself. A plain stack has nobody
-to trust: its vector 0 is tried, and where the others turn out to lie far from it, compared with each other, the
-products are taken again in float64. Rows are scaled where their squares could leave the range of their type, and all
-that is (n, n) is float64.
+For vectors that nearly agree, |x|² + |y|² − 2⟨x, y⟩ is a small difference of large numbers. Inner products are
+therefore taken about a reference vector. In a neighbourhood it is slot 0, the receiver itself. In a plain stack no
+vector can be trusted. Its vector 0 is tried first. If the others turn out to be far from it, compared with their
+distances from each other, the products are computed again in float64.
+
+Rows are scaled if their squares could leave the range of their type. All (n, n) tables are float64.
 """
 
 from __future__ import annotations
@@ -20,26 +21,30 @@ from varangian.errors import BadInput
 from varangian.robust.stack import Array, Mask, Present, Stack, admit, everyone, look
 
 _AT_ONCE = 2**18
-"""How many numbers are handled together: what a cache holds."""
+"""How many numbers to compute together: about what a cache holds."""
 _ROWS_AT_ONCE = 32
-"""Products of a row with those before it are known already: fewer rows at once save more, and cost more each."""
+"""How many rows to multiply together. Products with earlier rows are known already: fewer rows at once save more of
+them, but need more calls."""
 _FARTHEST = 2.0**465
-"""Vectors of float64 beyond 1e140 are drawn in to it, so that squares and their sums stay finite."""
+"""Vectors of float64 beyond about 1e140 are scaled down to it, so that squares and their sums stay finite."""
 
 
 class Products(NamedTuple):
+    """Inner products and squared distances of all pairs."""
+
     inner: Float[Tensor, "*batch n n"]
-    """⟨x_i − r, x_j − r⟩; zeros where one of them is absent."""
+    """⟨x_i − r, x_j − r⟩; zero where one of the two is absent."""
     squared: Float[Tensor, "*batch n n"]
     """|x_i − x_j|²."""
     present: Present
+    """Which vectors are present."""
 
 
 def squared_distances(vectors: Array, mask: Mask = None) -> Array:
-    """|x_i − x_j|² for every pair: infinite where one of them is absent, zero from a vector to itself.
+    """|x_i − x_j|² for every pair: infinite where one vector is absent, zero from a vector to itself.
 
-    Distances of vectors that nearly agree are accurate; those too large for the type are its largest number. Half types
-    come back in float32, whose range their squares need. Costs one matrix product, n² d.
+    Distances of vectors that nearly agree are accurate. Distances too large for the type become its largest number.
+    Half types come back in float32, because their squares need its range. Cost: one matrix product, n² d.
 
     >>> squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))
     tensor([[ 0., 25.,  1.],
@@ -55,7 +60,7 @@ def squared_distances(vectors: Array, mask: Mask = None) -> Array:
 
 
 def squared_distances_to(vectors: Array, reference: Array, mask: Mask = None) -> Array:
-    """|x_i − r|² for every vector: infinite where it is absent. The reference must be finite.
+    """|x_i − r|² for every vector: infinite where it is absent. The reference must be finite. Cost: one pass, n d.
 
     >>> squared_distances_to(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.zeros(2))
     tensor([ 0., 25.])
@@ -69,16 +74,16 @@ def squared_distances_to(vectors: Array, reference: Array, mask: Mask = None) ->
 
 
 def centre_of(stack: Stack[Any], centre: Any) -> Float[Tensor, "*batch d"]:
-    """A vector that came from outside, in the type that is computed in, and finite."""
+    """A vector from the caller, made finite, in the type of the computation."""
     given: Tensor = torch.as_tensor(centre, dtype=stack.work, device=stack.vectors.device).detach()
     if given.shape[-1:] != stack.vectors.shape[-1:] or given.ndim > stack.vectors.ndim - 1:
         want, got = (*stack.vectors.shape[:-2], stack.d), tuple(given.shape)
-        raise BadInput(f"a centre or reference must be a vector {want} beside these vectors, not {got}")
+        raise BadInput(f"the centre or reference must have the shape {want} of one vector, but has {got}")
     return given.nan_to_num()
 
 
 def products(stack: Stack[Any]) -> Products:
-    """Inner products and squared distances of all pairs, and who is present."""
+    """Inner products and squared distances of all pairs, and which vectors are present."""
     if stack.may_look:
         inner = _quick_products(stack)
         squared = _squared(inner)
@@ -95,7 +100,7 @@ def products(stack: Stack[Any]) -> Products:
 def squared_to(
     stack: Stack[Any], reference: Float[Tensor, "*batch d"], present: Present | None = None
 ) -> tuple[Float[Tensor, "*batch n"], Present]:
-    """|x_i − r|² in float64, zero where absent, and who is present."""
+    """|x_i − r|² in float64, zero where absent, and which vectors are present."""
     if stack.may_look and present is None:
         parts = (stack.vectors[:, some].to(stack.work) - reference[some] for some in stack.columns(_AT_ONCE))
         quick: Tensor = reduce(torch.add, map(_norm, parts))
@@ -110,19 +115,20 @@ def squared_to(
 
 
 def _norm(block: Float[Tensor, "*batch n columns"]) -> Float[Tensor, "*batch n"]:
+    """The squared norm of each row, in float64."""
     norm: Tensor = torch.linalg.vector_norm(block, dim=-1)
     return norm.double().square_()
 
 
 def first(present: Present) -> Int[Tensor, "*batch"]:
-    """The first who is present; slot 0 where nobody is."""
+    """The first present vector, or slot 0 if none is present."""
     if present.who is None:
         return torch.tensor(0)
     return present.who.to(torch.uint8).argmax(-1)
 
 
 def row(stack: Stack[Any], index: Int[Tensor, "*batch"], present: Present) -> Float[Tensor, "*batch d"]:
-    """One vector of each neighbourhood, in the type that is computed in, made finite where it is not."""
+    """One vector of each neighbourhood, made finite, in the type of the computation."""
     if present.who is None:
         return stack.vectors[int(index)].to(stack.work, copy=True)
     taken = torch.take_along_dim(stack.vectors, index[..., None, None], dim=-2)[..., 0, :]
@@ -130,12 +136,13 @@ def row(stack: Stack[Any], index: Int[Tensor, "*batch"], present: Present) -> Fl
 
 
 def _quick_products(stack: Stack[Any]) -> Float[Tensor, "n n"]:
-    """About vector 0, whoever it is; of no use where _precise says so."""
+    """Products about vector 0, whatever it is. `_precise` tells whether they can be used."""
     blocks = (stack.vectors[:, some].to(stack.work) for some in stack.columns(_AT_ONCE))
     return reduce(torch.add, (_product_with_itself(block - block[0]).double() for block in blocks))
 
 
 def _product_with_itself(block: Float[Tensor, "n columns"]) -> Float[Tensor, "n n"]:
+    """block @ block.T, of which only the upper half is computed."""
     if len(block) <= _ROWS_AT_ONCE:
         return block @ block.T
     products = block.new_zeros(len(block), len(block))
@@ -145,24 +152,27 @@ def _product_with_itself(block: Float[Tensor, "n columns"]) -> Float[Tensor, "n 
 
 
 def _precise(squared: Float[Tensor, "n n"], dtype: torch.dtype) -> bool:
-    """Whether all is finite, in range, and vector 0 no farther from the majority than that from itself, within 10×.
+    """Whether vector 0 can be the reference: everything is finite and in range, and vector 0 is not far out.
 
-    The rounding of a product is relative to distances from the reference, so those must not dwarf the others.
+    It may be at most 10 times as far from the majority as the most central vector.
+
+    The rounding error of a product is relative to the distances from the reference. So these must not dwarf the others.
     """
     from_majority: list[float] = squared.kthvalue(len(squared) // 2 + 1, dim=1).values.tolist()
     low, high = _range(dtype)
-    # A nan is neither above nor below anything.
+    # Comparisons with nan are false, so nan is not precise.
     return low < from_majority[0] <= 100 * min(from_majority) and float(squared[0].max()) < high
 
 
 def _range(dtype: torch.dtype) -> tuple[float, float]:
-    """Sums of squares within these neither overflowed nor vanished."""
+    """Sums of squares in this range have neither overflowed nor vanished."""
     return (1e-25, 1e30) if dtype == torch.float32 else (1e-250, 1e280)
 
 
 def _sure_products(
     stack: Stack[Any], present: Present, reference: Float[Tensor, "*batch d"] | None, dtype: torch.dtype
 ) -> Float[Tensor, "*batch n n"]:
+    """Products of scaled rows: slower, but safe for numbers of any size."""
     scale = _scale(stack, present, reference, dtype)
     blocks = (_scaled(stack, present, reference, scale, some) for some in stack.columns(_AT_ONCE))
     inner = reduce(torch.add, ((block @ block.mT).double() for block in blocks))
@@ -173,7 +183,7 @@ def _sure_products(
 def _scale(
     stack: Stack[Any], present: Present, reference: Float[Tensor, "*batch d"] | None, dtype: torch.dtype
 ) -> Float[Tensor, "*batch n"]:
-    """A power of two for each row that brings the larger of it and the reference near one."""
+    """A power of two for each row that brings the larger of the row and the reference close to one."""
     size = present.size
     if size is None:
         size = torch.maximum(stack.vectors.amax(-1), -stack.vectors.amin(-1))
@@ -187,6 +197,7 @@ def _scale(
 
 
 def _unscale(scale: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The inverse of the scale, bounded so that squares stay finite."""
     return scale.double().reciprocal().clamp(max=_FARTHEST)
 
 
@@ -197,7 +208,7 @@ def _scaled(
     scale: Float[Tensor, "*batch n"],
     columns: slice,
 ) -> Float[Tensor, "*batch n columns"]:
-    """scale_i (x_i − r), both scaled before they are subtracted; zeros where absent."""
+    """scale_i (x_i − r), both scaled before the subtraction; zero where absent."""
     block = stack.vectors[..., columns].to(scale.dtype)
     origin = None if reference is None else reference[..., None, columns].to(scale.dtype)
     if present.who is not None:
@@ -207,6 +218,7 @@ def _scaled(
 
 
 def _squared(inner: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """Squared distances from inner products."""
     norm = inner.diagonal(dim1=-2, dim2=-1)
-    # Zero on the diagonal, exactly.
+    # In this order the diagonal is exactly zero.
     return (norm[..., :, None] + norm[..., None, :]).sub_(inner, alpha=2).clamp_(min=0)

@@ -1,10 +1,11 @@
-"""Sorting along the short side of a stack: a network of minima and maxima over blocks of columns.
+"""Sort along the short side of a stack, with a network of minima and maxima over blocks of columns.
 
-Sorting n values in each of many columns one column at a time is slow. A sorting network does the same comparisons in
-every column, so that each comparison is one vectorised minimum and one maximum of whole rows. This is Batcher's
-odd-even merge exchange (Knuth, The Art of Computer Programming 3, 5.2.2, Algorithm M), pruned to the ranks that are
-asked for; comparisons of a step that lie regularly are done together. n values take about n (log₂ n)² / 4 comparisons.
-Where there are few numbers, calling them all takes longer than sorting, and sorting is what is done.
+Sorting n values in each of many columns, one column at a time, is slow. A sorting network makes the same comparisons in
+every column. So each comparison is one vectorised minimum and one maximum of whole rows.
+
+This is Batcher's odd-even merge exchange (Knuth, The Art of Computer Programming 3, 5.2.2, Algorithm M), pruned to the
+ranks that are needed. Comparisons of one step at regular distances are done in one call. n values take about
+n (log₂ n)² / 4 comparisons. For few numbers, call overhead dominates, and an ordinary sort is used.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ Rows = Sequence[Float[Tensor, "neighbourhood column"]]
 """The rows of the ranks asked for, in that order."""
 
 _WIDTH = 2**14
-"""Columns at once: few enough for a cache, many enough to hide the cost of a call."""
+"""How many columns to sort together: few enough for a cache, many enough to hide call overhead."""
 _WIDTH_OF_ACCELERATORS = 2**22
+"""The same on an accelerator."""
 _NARROW = 2**12
+"""Up to so many columns are one block."""
 _FEW = 2**13
-"""Numbers that are sorted in the usual way before all comparisons of a network are called."""
+"""Up to so many numbers are sorted in the ordinary way."""
 
 
 class _Rows(NamedTuple):
@@ -38,6 +41,7 @@ class _Rows(NamedTuple):
     length: int
 
     def of(self, buffers: Float[Tensor, "two n column"]) -> Float[Tensor, "runs length column"]:
+        """These rows as a view of the buffers."""
         _, n, width = buffers.shape
         shape, strides = (self.runs, self.length, width), (self.step * width, width, 1)
         return buffers.as_strided(shape, strides, (self.buffer * n + self.start) * width)
@@ -53,9 +57,11 @@ class _Step(NamedTuple):
 
 
 class Network(NamedTuple):
+    """The steps that sort, and where the results are."""
+
     steps: tuple[_Step, ...]
     homes: tuple[int, ...]
-    """In which buffer each rank asked for ends up."""
+    """The buffer in which each rank asked for ends up."""
 
 
 def sort_columns(
@@ -66,9 +72,15 @@ def sort_columns(
     low: Bool[Tensor, "neighbourhood n"] | None = None,
     high: Bool[Tensor, "neighbourhood n"] | None = None,
 ) -> Float[Tensor, "neighbourhood d"]:
-    """Sort each column, and reduce the rows of the ranks asked for, some neighbourhoods and columns at a time.
+    """Sort each column and reduce the rows of the ranks asked for, some neighbourhoods and columns at a time.
 
-    Entries in `low` are taken as −∞ and those in `high` as +∞, whatever they are.
+    Args:
+        vectors: The numbers to sort along their second dimension.
+        ranks: Which ranks `reduce` needs.
+        reduce: Makes one row of the rows of these ranks, for a slice of neighbourhoods.
+        work: The type to compute in.
+        low: Entries that count as −∞.
+        high: Entries that count as +∞.
     """
     neighbourhoods, n, d = vectors.shape
     if vectors.numel() <= _FEW:
@@ -104,6 +116,7 @@ def _fill(
     low: Bool[Tensor, "neighbourhood n"] | None,
     high: Bool[Tensor, "neighbourhood n"] | None,
 ) -> Float[Tensor, "n neighbourhood column"]:
+    """Copy the vectors into the buffer, with −∞ and +∞ where asked for."""
     entry.copy_(vectors.transpose(0, 1))
     if low is not None:
         entry.masked_fill_(low.T[..., None], -torch.inf)
@@ -113,13 +126,14 @@ def _fill(
 
 
 def _finite(out: Float[Tensor, "neighbourhood d"]) -> Float[Tensor, "neighbourhood d"]:
-    """Rounding may pass the largest number."""
+    """Rounding may exceed the largest number."""
     largest = torch.finfo(out.dtype).max
     return out.clamp_(-largest, largest)
 
 
 def _shape_of_blocks(vectors: Float[Tensor, "neighbourhood n d"]) -> tuple[int, int]:
-    """How many neighbourhoods, and how many columns of each, at a time: two buffers take no more than the vectors."""
+    """How many neighbourhoods, and how many columns of each, to sort together. Two buffers take no more than the
+    vectors."""
     neighbourhoods, _, d = vectors.shape
     total = neighbourhoods * d
     most = _WIDTH if vectors.device.type == "cpu" else _WIDTH_OF_ACCELERATORS
@@ -128,7 +142,7 @@ def _shape_of_blocks(vectors: Float[Tensor, "neighbourhood n d"]) -> tuple[int, 
 
 
 def _pieces(total: int, size: int) -> Iterator[slice]:
-    """Pieces of the same size; the last goes back over part of the one before rather than be smaller."""
+    """Pieces of equal size. The last one overlaps the one before instead of being smaller."""
     for start in range(0, total, size):
         start = min(start, total - size)
         yield slice(start, start + size)
@@ -136,7 +150,8 @@ def _pieces(total: int, size: int) -> Iterator[slice]:
 
 @lru_cache(maxsize=256)
 def sorting_network(n: int, ranks: tuple[int, ...]) -> Network:
-    """A minimum goes to the other buffer of its row, and the maximum takes its own row's place: nothing is copied."""
+    """The steps of a network. A minimum goes to the other buffer of its row and the maximum replaces its own row, so
+    nothing is copied."""
     home = [0] * n
     steps: list[_Step] = []
     for comparisons in _pruned(_merge_exchange(n), ranks):
@@ -159,7 +174,7 @@ def sorting_network(n: int, ranks: tuple[int, ...]) -> Network:
 
 
 def _merge_exchange(n: int) -> list[list[tuple[int, int]]]:
-    """Knuth's Algorithm M: steps of comparisons (i, j), after each of which row i holds the smaller value."""
+    """Knuth's Algorithm M: steps of comparisons (i, j). After each, row i holds the smaller value."""
     steps: list[list[tuple[int, int]]] = []
     top = 1 << max(0, (n - 1).bit_length() - 1)
     p = top if n > 1 else 0
@@ -175,7 +190,8 @@ def _merge_exchange(n: int) -> list[list[tuple[int, int]]]:
 
 
 def _pruned(steps: list[list[tuple[int, int]]], ranks: tuple[int, ...]) -> list[list[tuple[int, int, bool, bool]]]:
-    """Only what the ranks asked for depend on, and of each comparison which of minimum and maximum is needed."""
+    """Only the comparisons that the ranks asked for depend on, with the halves of each (minimum, maximum) that are
+    needed."""
     needed = set(ranks)
     kept: list[list[tuple[int, int, bool, bool]]] = []
     for comparisons in reversed(steps):
@@ -186,7 +202,7 @@ def _pruned(steps: list[list[tuple[int, int]]], ranks: tuple[int, ...]) -> list[
 
 
 def _regular(starts: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Cut ascending rows into (start, runs, step, length): runs of neighbours of one length, evenly spaced."""
+    """Split ascending rows into (start, runs, step, length): evenly spaced runs of adjacent rows."""
     runs: list[tuple[int, int]] = []
     for i in starts:
         if runs and sum(runs[-1]) == i:

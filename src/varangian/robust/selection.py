@@ -1,5 +1,7 @@
-"""Rules that choose some of the vectors by their distances and average those: convex weights, found without a pass
-over the vectors beyond one matrix product."""
+"""Functions that choose some vectors by their distances and average them.
+
+The result is a convex combination. The weights follow from one matrix product, without another pass over the vectors.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,23 @@ from varangian.robust.weights import combine, lowest, mix
 _KRUM = Bound(2, 2)
 _MIXING = Bound(1, 0)
 _SUBSETS = 200_000
+"""How many subsets `minimum_diameter_average` may look at."""
 _AT_ONCE = 2**20
+"""How many numbers to compute together."""
 
 
 def krum_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """1 for the vector that `krum` takes, 0 for the others."""
+    """1 for the vector that `krum` chooses, 0 for the others."""
     stack = admit(vectors, mask)
     scores, present, _ = _krum(stack, "krum", f)
     return stack.back(lowest(scores, 1, present).to(stack.work))
 
 
 def krum(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """The vector with the lowest score, the sum of squared distances to its n − f − 2 nearest others.
+    """The vector with the lowest score: the sum of squared distances to its n − f − 2 nearest others.
 
-    Needs 2f + 2 < n (Blanchard et al. 2017). ByzFL and ByzPy sum over the n − f − 1 nearest others instead,
-    one more than the paper. Ties go to the lower number. Cost: n² d, one matrix product.
+    Needs 2f + 2 < n (Blanchard et al. 2017). ByzFL and ByzPy sum over the n − f − 1 nearest others, one more than the
+    paper. If scores tie, the lower number wins. Cost: one matrix product, n² d.
 
     >>> krum(torch.tensor([[0.0], [1.0], [2.0], [4.0], [5.0]]), f=1)
     tensor([1.])
@@ -45,13 +49,13 @@ def krum(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
 
 
 def multi_krum_weights(vectors: Array, f: Number, m: int | None = None, *, mask: Mask = None) -> Array:
-    """1/m for each vector that `multi_krum` takes, 0 for the others."""
+    """1/m for each vector that `multi_krum` chooses, 0 for the others."""
     stack = admit(vectors, mask)
     return stack.back(_multi_krum(stack, f, m)[0].to(stack.work))
 
 
 def multi_krum(vectors: Array, f: Number, m: int | None = None, *, mask: Mask = None) -> Array:
-    """The mean of the m vectors with the lowest scores of `krum`; m is n − f unless given.
+    """The mean of the m vectors with the lowest scores of `krum`. By default m is n − f.
 
     Needs 2f + 2 < n (Blanchard et al. 2017). With a mask, m is at most the number present. Cost: n² d.
 
@@ -64,6 +68,7 @@ def multi_krum(vectors: Array, f: Number, m: int | None = None, *, mask: Mask = 
 
 
 def _multi_krum(stack: Stack[Any], f: Number, m: int | None) -> tuple[Float[Tensor, "*batch n"], Present]:
+    """The weights of `multi_krum`, and which vectors are present."""
     if m is not None and not 1 <= m <= stack.n:
         raise BadInput(f"multi_krum averages m of n vectors, 1 ≤ m ≤ n, but n is {stack.n} and m is {m}")
     scores, present, few = _krum(stack, "multi_krum", f)
@@ -72,13 +77,13 @@ def _multi_krum(stack: Stack[Any], f: Number, m: int | None) -> tuple[Float[Tens
 
 
 def _krum(stack: Stack[Any], rule: str, f: Number) -> tuple[Float[Tensor, "*batch n"], Present, Number]:
-    """The scores, infinite where absent, who is present, and how many liars were reckoned with."""
+    """The scores, infinite where absent, which vectors are present, and the f that was used."""
     _KRUM.check(rule, f, stack)
     _, squared, present = products(stack)
     few = _KRUM.bear(f, present)
     if present.who is not None:
         squared = squared.masked_fill(~present.who[..., None, :], math.inf)
-    # Each vector is its own nearest, at distance zero: one more than n − f − 2 with itself.
+    # A vector is its own nearest at distance zero, so n − f − 1 with itself are n − f − 2 others.
     nearest = squared.sort(-1).values
     near = present.number - few - 1
     if isinstance(near, Tensor):
@@ -90,19 +95,20 @@ def _krum(stack: Stack[Any], rule: str, f: Number) -> tuple[Float[Tensor, "*batc
 
 
 def _most(count: Number, m: int) -> Number:
+    """The smaller of two numbers."""
     return count.clamp(max=m) if isinstance(count, Tensor) else min(count, m)
 
 
 def monna_weights(vectors: Array, f: Number, own: int = 0, *, mask: Mask = None) -> Array:
-    """1/(n − f) for each vector that `monna` takes, 0 for the others."""
+    """1/(n − f) for each vector that `monna` chooses, 0 for the others."""
     stack = admit(vectors, mask)
     return stack.back(_monna(stack, f, own)[0].to(stack.work))
 
 
 def monna(vectors: Array, f: Number, own: int = 0, *, mask: Mask = None) -> Array:
-    """The mean of the n − f vectors nearest to vector number `own`, itself among them (Farhadkhani et al. 2023).
+    """The mean of the n − f vectors nearest to vector number `own`, which is one of them (Farhadkhani et al. 2023).
 
-    Needs 2f < n. Where one's own vector is absent, the first present stands in for it. Cost: two passes, 2 n d.
+    Needs 2f < n. If one's own vector is absent, the first present one takes its place. Cost: two passes, 2 n d.
 
     >>> monna(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.])
@@ -113,15 +119,17 @@ def monna(vectors: Array, f: Number, own: int = 0, *, mask: Mask = None) -> Arra
 
 
 def _monna(stack: Stack[Any], f: Number, own: int) -> tuple[Float[Tensor, "*batch n"], Present]:
+    """The weights of `monna`, and which vectors are present."""
     MINORITY.check("monna", f, stack)
     squared, present, _ = squared_from(stack, own)
     return lowest(squared, present.number - MINORITY.bear(f, present), present), present
 
 
 def squared_from(stack: Stack[Any], own: int) -> tuple[Float[Tensor, "*batch n"], Present, Int[Tensor, "*batch"] | int]:
-    """|x_i − x_own|², who is present, and whose number `own` is: the first present where that vector is absent."""
+    """|x_i − x_own|², which vectors are present, and the number of x_own: the first present one if that vector is
+    absent."""
     if not 0 <= own < stack.n:
-        raise BadInput(f"own must be the number of one of the {stack.n} vectors, 0 to {stack.n - 1}, not {own}")
+        raise BadInput(f"own must be the number of a vector, from 0 to {stack.n - 1}, but is {own}")
     if stack.may_look:
         squared, present = squared_to(stack, stack.vectors[own].to(stack.work).nan_to_num())
         if present.who is None:
@@ -134,16 +142,17 @@ def squared_from(stack: Stack[Any], own: int) -> tuple[Float[Tensor, "*batch n"]
 
 
 def nearest_neighbour_mixing_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """(…, n, n): row i weighs the vectors that `nearest_neighbour_mixing` puts in place of vector i."""
+    """(…, n, n): row i holds the weights of the mean that `nearest_neighbour_mixing` puts in place of vector i."""
     stack = admit(vectors, mask)
     return stack.back(_mixing(stack, f)[0].to(stack.work))
 
 
 def nearest_neighbour_mixing(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """Each vector replaced by the mean of the n − f nearest to it, itself among them (Allouah et al. 2023): (…, n, d).
+    """Each vector replaced by the mean of the n − f nearest to it, itself included (Allouah et al. 2023). The result is
+    (…, n, d).
 
-    Needs f < n; to be followed by a rule such as `trimmed_mean`. In place of a vector that is absent stands what stands
-    in place of the first present. Cost: two matrix products, 2 n² d.
+    Needs f < n. A function such as `trimmed_mean` should follow. An absent vector gets the same replacement as the
+    first present one. Cost: two matrix products, 2 n² d.
 
     >>> nearest_neighbour_mixing(torch.tensor([[0.0], [1.0], [5.0], [90.0]]), f=2)
     tensor([[ 0.5000],
@@ -161,10 +170,11 @@ def nearest_neighbour_mixing(vectors: Array, f: Number, *, mask: Mask = None) ->
 
 
 def _mixing(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n n"], Present]:
+    """The weights of `nearest_neighbour_mixing`, and which vectors are present."""
     _MIXING.check("nearest_neighbour_mixing", f, stack)
     _, squared, present = products(stack)
     kept = present.number - _MIXING.bear(f, present)
-    # A vector is nearest to itself, even among copies of it.
+    # A vector is nearest to itself, even if there are copies of it.
     squared.diagonal(dim1=-2, dim2=-1).fill_(-1)
     if present.who is None:
         return lowest(squared, kept, present), present
@@ -175,16 +185,17 @@ def _mixing(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n n"], 
 
 
 def minimum_diameter_average_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """1/(n − f) for each vector that `minimum_diameter_average` takes, 0 for the others."""
+    """1/(n − f) for each vector that `minimum_diameter_average` chooses, 0 for the others."""
     stack = admit(vectors, mask)
     return stack.back(_smallest(stack, f)[0].to(stack.work))
 
 
 def minimum_diameter_average(vectors: Array, f: Number, *, mask: Mask = None) -> Array:
-    """The mean of the n − f vectors whose largest distance from each other is smallest (El Mhamdi et al. 2018, "MDA").
+    """The mean of the n − f vectors with the smallest diameter (El Mhamdi et al. 2018, "MDA").
 
-    Needs 2f < n. Exact, by looking at every subset, and so for small n and f only: their number is at most 200 000.
-    Ties go to the subset of lower numbers. Cost: n² d, and n² for every subset.
+    The diameter is the largest distance between two of them. Needs 2f < n. The result is exact: every subset is looked
+    at. So it is for small n and f only, with at most 200 000 subsets. If diameters tie, the subset of lower numbers
+    wins. Cost: n² d, and n² per subset.
 
     >>> minimum_diameter_average(torch.tensor([[0.0], [1.0], [2.0], [4.0], [90.0]]), f=2)
     tensor([1.])
@@ -195,12 +206,15 @@ def minimum_diameter_average(vectors: Array, f: Number, *, mask: Mask = None) ->
 
 
 def _smallest(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n"], Present]:
+    """The weights of `minimum_diameter_average`, and which vectors are present."""
     MINORITY.check("minimum_diameter_average", f, stack)
     most = min(f, (stack.n - 1) // 2) if isinstance(f, int) else (stack.n - 1) // 2
     number = sum(math.comb(stack.n, k) for k in range(most if stack.may_look else 0, most + 1))
     if number > _SUBSETS:
         what = f"{number} subsets of {stack.n} vectors"
-        raise BadInput(f"minimum_diameter_average would look at {what}, at most {_SUBSETS} are allowed; lower f or n")
+        raise BadInput(
+            f"minimum_diameter_average would look at {what}, but at most {_SUBSETS} are allowed; lower f or n"
+        )
     _, squared, present = products(stack)
     few = MINORITY.bear(f, present)
     left_out = _subsets(stack.n, *((few, few) if isinstance(few, int) else (0, most))).to(squared.device)
@@ -217,7 +231,8 @@ def _smallest(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n"], 
 def _diameter(
     squared: Float[Tensor, "*batch n n"], who: Bool[Tensor, "*batch n"], few: Tensor, left_out: Bool[Tensor, "subset n"]
 ) -> Float[Tensor, "*batch subset"]:
-    """The squared diameter of those not left out; infinite where those left out are not `few` of those present."""
+    """The squared diameter without those left out. Infinite unless exactly `few` of the present vectors are left
+    out."""
     who = who[..., None, :]
     kept = who & ~left_out
     pairs = kept[..., None] & kept[..., None, :]
@@ -228,7 +243,7 @@ def _diameter(
 
 @lru_cache(maxsize=16)
 def _subsets(n: int, fewest: int, most: int) -> Bool[Tensor, "subset n"]:
-    """Every way to leave out from `fewest` to `most` of n, high numbers first."""
+    """Every way to leave out from `fewest` to `most` of n vectors, high numbers first."""
     sets = [chosen for k in range(fewest, most + 1) for chosen in reversed(list(combinations(range(n), k)))]
     table = torch.zeros(len(sets), n, dtype=torch.bool)
     rows = torch.tensor([r for r, chosen in enumerate(sets) for _ in chosen], dtype=torch.long)

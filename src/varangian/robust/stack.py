@@ -1,8 +1,8 @@
-"""The door of this room: what comes in as vectors, who of them is there, and how many may lie.
+"""The input of all robust functions: the vectors, which of them are present, and how many may be Byzantine.
 
-Vectors come as a plain stack `(n, d)`, or as padded neighbourhoods `(..., n, d)` with a mask of who is present; slot 0
-of a neighbourhood is the receiver itself. A vector with nan or inf is not a vector: it counts as absent and as one of
-the f, so that the result is that of the others.
+Vectors come as a plain stack `(n, d)`, or as padded neighbourhoods `(..., n, d)` with a mask that says which are
+present. Slot 0 of a neighbourhood is the receiver itself. A vector with nan or inf counts as absent and as one of the
+f, so the result is that of the others.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ Array = TypeVar("Array", Tensor, NDArray[Any])
 """Torch in, torch out; NumPy in, NumPy out."""
 
 Number = int | Int[Tensor, "*batch"]
-"""The same for all neighbourhoods, or one for each."""
+"""One number for all neighbourhoods, or one for each."""
 
 Mask = Bool[Tensor, "*batch n"] | Bool[np.ndarray, "*batch n"] | None
+"""Which vectors are present. None means all."""
 
 _HALF = (torch.float16, torch.bfloat16)
 _KNOWN = (*_HALF, torch.float32, torch.float64, np.dtype("f2"), np.dtype("f4"), np.dtype("f8"))
 
 
 class Present(NamedTuple):
-    """Who takes part: said to be there, and finite."""
+    """Which vectors take part: those that the mask admits and that are finite."""
 
     who: Bool[Tensor, "*batch n"] | None
-    """None where it is everyone, and known to be."""
+    """None if it is known that all vectors are present."""
     number: Number
+    """How many vectors are present."""
     lost: Number
-    """How many were said to be there and are not finite: as many fewer liars are left among the others."""
+    """How many vectors were admitted but are not finite. So many fewer Byzantine vectors are left among the others."""
     size: Float[Tensor, "*batch n"] | None = None
-    """The largest magnitude in each vector, where it had to be found."""
+    """The largest magnitude in each vector, if it was computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack(Generic[Array]):
-    """Vectors as tensors, and the way back to what the caller uses."""
+    """The vectors as a tensor, and the way back to the caller's kind of array."""
 
     vectors: Float[Tensor, "*batch n d"]
     mask: Bool[Tensor, "*batch n"] | None
@@ -62,21 +64,23 @@ class Stack(Generic[Array]):
 
     @property
     def work(self) -> torch.dtype:
-        """What is computed in."""
+        """The type of the computation."""
         return torch.float32 if self.vectors.dtype in _HALF else self.vectors.dtype
 
     @property
     def may_look(self) -> bool:
-        """Whether numbers may steer what is done next: on an accelerator that would wait for it, and the vectors of
-        many neighbourhoods do not agree on what to do."""
+        """Whether the code may branch on the numbers.
+
+        On an accelerator it would have to wait for them. And the neighbourhoods of a batch would not agree on a branch.
+        """
         return self.mask is None and self.vectors.ndim == 2 and self.vectors.device.type == "cpu"
 
     def back(self, result: Tensor) -> Array:
-        """In the caller's kind of array."""
+        """The result as the caller's kind of array."""
         return cast(Array, result.numpy() if self.numpy else result)
 
     def vector(self, result: Float[Tensor, "*batch d"], present: Present) -> Array:
-        """A result in the type of the vectors; slot 0, made finite, where nobody is present."""
+        """The result in the type of the vectors. Where no vector is present, it is slot 0, made finite."""
         result = result.to(self.vectors.dtype)
         if present.who is not None:
             nobody = torch.as_tensor(present.number == 0, device=result.device)
@@ -84,7 +88,8 @@ class Stack(Generic[Array]):
         return self.back(result)
 
     def columns(self, at_once: int) -> Iterator[slice]:
-        """Blocks of columns that hold about so many numbers, or 100 times as many where calls are what costs."""
+        """Blocks of columns with about `at_once` numbers. On accelerators they are 100 times as large, because call
+        overhead dominates."""
         if self.vectors.device.type != "cpu":
             at_once *= 100
         width = max(1, at_once * self.d // max(1, self.vectors.numel()))
@@ -93,36 +98,39 @@ class Stack(Generic[Array]):
 
 
 def admit(vectors: Array, mask: Mask = None) -> Stack[Array]:
-    """Check what came in, by its shape and type alone."""
+    """Check the input by its shape and type alone."""
     kind = getattr(vectors, "dtype", type(vectors).__name__)
     if kind not in _KNOWN:
-        raise BadInput(f"vectors must be a torch or NumPy array of floating numbers, not {kind}")
+        raise BadInput(f"vectors must be a torch or NumPy array of floating-point numbers, not {kind}")
     if vectors.ndim < 2 or 0 in vectors.shape[-2:]:
-        raise BadInput(f"vectors must be a stack (n, d) of at least one number, not {tuple(vectors.shape)}")
+        raise BadInput(
+            f"vectors must be a stack (n, d) with at least one number, but their shape is {tuple(vectors.shape)}"
+        )
     tensor = _tensor(vectors) if isinstance(vectors, np.ndarray) else vectors.detach()
     if mask is None:
         return Stack(tensor, None, isinstance(vectors, np.ndarray))
     who = torch.as_tensor(mask, device=tensor.device)
     if who.dtype != torch.bool or who.shape != tensor.shape[:-1]:
         want, got = tuple(tensor.shape[:-1]), f"{tuple(who.shape)} of {who.dtype}"
-        raise BadInput(f"a mask says who is present: it must be {want} of torch.bool, not {got}")
+        raise BadInput(f"a mask says which vectors are present: it must be {want} of torch.bool, not {got}")
     return Stack(tensor, who, isinstance(vectors, np.ndarray))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
-    """A view where that is possible: torch has no arrays that cannot be written to, or that run backwards."""
+    """A view if possible. Torch has no arrays that are read-only or have negative strides."""
     possible = array.flags.writeable and all(step >= 0 for step in array.strides)
     return torch.from_numpy(array if possible else array.copy())
 
 
 def look(stack: Stack[Any]) -> Present:
-    """Who is present. A plain stack is looked at, and most often everyone is; elsewhere nobody waits for the answer."""
+    """Which vectors are present. A plain stack on a CPU is inspected, and most often all are present. Elsewhere nothing
+    waits for the answer."""
     if stack.may_look:
         total = stack.vectors.sum() if stack.vectors.dtype == stack.work else math.nan
-        # A sum is finite only where all its terms are, and costs a tenth of asking each.
+        # A sum is finite only if all its terms are, and it takes a tenth of the time of asking each.
         if math.isfinite(total):
             return everyone(stack)
-    # Nan is the largest of all, and below nothing.
+    # Amax and maximum pass nan on, and nan < inf is false.
     size = torch.maximum(stack.vectors.amax(-1), -stack.vectors.amin(-1))
     finite = size < math.inf
     if stack.may_look:
@@ -135,29 +143,31 @@ def look(stack: Stack[Any]) -> Present:
 
 
 def everyone(stack: Stack[Any]) -> Present:
+    """All vectors are present."""
     return Present(None, stack.n, 0)
 
 
 class Bound(NamedTuple):
-    """times · f + plus < n: how many liars a rule bears."""
+    """times · f + plus < n: how many Byzantine vectors a function tolerates."""
 
     times: Literal[1, 2]
     plus: int
 
     def check(self, rule: str, f: Number, stack: Stack[Any]) -> None:
-        """With shapes and whole numbers alone; with a mask, or one f for each neighbourhood, f is lowered instead."""
+        """Refuse an f out of bounds, by shapes and whole numbers alone. With a mask, or with one f per neighbourhood,
+        `bear` lowers f instead."""
         if isinstance(f, Tensor):
             if f.is_floating_point() or f.dtype == torch.bool or f.shape != stack.vectors.shape[:-2]:
-                want = tuple(stack.vectors.shape[:-2])
-                raise BadInput(f"{rule} takes f as a whole number, or as a tensor {want} of them, not {f.dtype}")
+                want, got = tuple(stack.vectors.shape[:-2]), f"{tuple(f.shape)} of {f.dtype}"
+                raise BadInput(f"{rule} needs f to be a whole number, or a tensor {want} of them, not {got}")
             return
         if isinstance(f, bool) or not isinstance(f, int) or f < 0:
-            raise BadInput(f"{rule} takes f as a whole number that is not negative, not {f!r}")
+            raise BadInput(f"{rule} needs f to be a whole number of 0 or more, not {f!r}")
         if stack.mask is None and self.times * f + self.plus >= stack.n:
             raise BadInput(f"{rule} needs {self}, but n is {stack.n} and f is {f}")
 
     def bear(self, f: Number, present: Present) -> Number:
-        """f less those already found out, and no more than the number present can bear."""
+        """f less the vectors already found to be bad, and at most what the number present tolerates."""
         if isinstance(present.number, Tensor):
             left = torch.as_tensor(f, device=present.number.device) - present.lost
             return left.minimum((present.number - self.plus - 1) // self.times).clamp(min=0)
@@ -171,8 +181,10 @@ class Bound(NamedTuple):
 
 
 MINORITY = Bound(2, 0)
+"""Byzantine vectors are fewer than half."""
 
 
 def settled(change: Tensor, tolerance: float) -> bool:
-    """Whether to stop before the last iteration; on an accelerator looking would wait for it, so there it is never."""
+    """Whether to stop before the last iteration. On an accelerator the answer is always no, because it would have to be
+    waited for."""
     return change.device.type == "cpu" and float(change.abs_().max()) <= tolerance

@@ -12,11 +12,14 @@ from torch import Tensor
 from varangian.robust.stack import Number, Present, Stack, everyone
 
 _AT_ONCE = 2**19
+"""How many numbers to compute together."""
 
 
 def lowest(scores: Float[Tensor, "*batch n"], how_many: Number, present: Present) -> Float[Tensor, "*batch n"]:
-    """Equal weights for those present with the lowest scores; ties go to the lower number, and everything to slot 0
-    where nobody is present."""
+    """Equal weights for the present vectors with the lowest scores.
+
+    If scores tie, the lower number wins. If no vector is present, slot 0 has all weight.
+    """
     if present.who is not None:
         scores = scores.masked_fill(~present.who, math.inf)
     order = scores.argsort(dim=-1, stable=True)
@@ -30,7 +33,7 @@ def lowest(scores: Float[Tensor, "*batch n"], how_many: Number, present: Present
 
 
 def only(present: Present, weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Nothing for those absent, and everything to slot 0 where nobody is present."""
+    """No weight for absent vectors. If no vector is present, slot 0 has all weight."""
     if present.who is None:
         return weights
     weights = weights.masked_fill(~present.who, 0)
@@ -39,7 +42,7 @@ def only(present: Present, weights: Float[Tensor, "*batch n"]) -> Float[Tensor, 
 
 
 def uniform(stack: Stack[Any], present: Present) -> Float[Tensor, "*batch n"]:
-    """The same weight for all who are present."""
+    """The same weight for all present vectors."""
     if present.who is None:
         return stack.vectors.new_full(stack.vectors.shape[:-1], 1 / stack.n, dtype=stack.work)
     count = torch.as_tensor(present.number, device=present.who.device).clamp(min=1)
@@ -47,14 +50,14 @@ def uniform(stack: Stack[Any], present: Present) -> Float[Tensor, "*batch n"]:
 
 
 def combine(stack: Stack[Any], weights: Float[Tensor, "*batch n"], present: Present) -> Float[Tensor, "*batch d"]:
-    """Σ_l w_l x_l; what is absent never enters a product."""
+    """Σ_l w_l x_l. Absent vectors never enter a product."""
     if present.who is None and stack.vectors.ndim == 2:
         return mix(stack, weights, present)
     return mix(stack, weights[..., None, :], present)[..., 0, :]
 
 
 def mix(stack: Stack[Any], weights: Float[Tensor, "*batch m n"], present: Present) -> Float[Tensor, "*batch m d"]:
-    """As many combinations as there are rows of weights, finite even where rounding passes the largest number."""
+    """One combination per row of weights, kept finite where rounding exceeds the largest number."""
     weights = weights.to(stack.work)
     largest = torch.finfo(stack.vectors.dtype).max
     if present.who is None and stack.vectors.dtype == stack.work:
@@ -70,7 +73,7 @@ def mix(stack: Stack[Any], weights: Float[Tensor, "*batch m n"], present: Presen
 
 
 def average(stack: Stack[Any]) -> Float[Tensor, " d"] | None:
-    """The mean of a plain stack in one pass, or None where not all of it is finite: a sum tells."""
+    """The mean of a plain stack in one pass, or None if not all of it is finite, which the sum tells."""
     if not stack.may_look or stack.vectors.dtype != stack.work:
         return None
     out = uniform(stack, everyone(stack)) @ stack.vectors

@@ -1,4 +1,16 @@
-"""How an agent combines its neighbours' models with its own."""
+"""How an agent combines its neighbours' models with its own.
+
+The cards of the rules share one notation:
+
+- θ̂_k is the model of agent k after its own training step, θ_k its model after combining, θ_{k,i−1} that of the
+  previous round.
+- θ̂_l is also the message of neighbour l. A Byzantine neighbour may send anything.
+- N_k holds the neighbours that agent k heard in this round, and agent k itself. |N_k| is their number.
+- a_lk is the weight that agent k gives to neighbour l. The weights of an agent are not negative and sum to one.
+- ℓ(θ; ξ_k) is the loss of model θ on the sample ξ_k of agent k, and r_k(θ) its expectation, the risk.
+- φ_lk is what agent k remembers of neighbour l: an exponential moving average with forgetting factor ν.
+- d is the number of parameters that travel. f is the number of Byzantine neighbours to tolerate.
+"""
 
 from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle

@@ -1,12 +1,13 @@
-"""What a rule is: how an agent combines what it heard with what it has.
+"""The protocol of a rule: how an agent combines its neighbours' models with its own.
 
-A rule is an immutable value with two pure functions. `init` makes its state from an empty table of (agent, slot);
-`combine` takes an inbox and a state and returns the next models, the weights where it is a weighing rule, and the
-next state. A state is a (nested) tuple of tensors: those with one dimension are per agent, those with two or more are
-per (agent, slot); when the graph changes, neighbours who stay keep theirs and newcomers start anew.
+A rule is an immutable value with two pure functions. `init` makes its state from an empty table of (agent, slot).
+`combine` takes an inbox and a state. It returns the next models, the weights (for weighing rules) and the next state.
 
-A rule must treat each agent by what that agent's row shows and by nothing else; `varangian.testing.check_rule` checks
-this and the rest of the contract.
+A state is a (nested) tuple of tensors. Tensors of one dimension are per agent; those of two or more dimensions are per
+(agent, slot). When the graph changes, neighbours that stay keep their entries and new neighbours start afresh.
+
+A rule may treat an agent only by what that agent's row shows. `varangian.testing.check_rule` checks this and the rest
+of the contract.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ State = TypeVar("State")
 
 
 class Combined(NamedTuple, Generic[State]):
-    """What came of a round for some agents."""
+    """The result of one round for some agents."""
 
     models: Models
+    """The next model of each agent."""
     weights: Table | None
-    """a_lk for every slot, rows summing to one; None for rules that are no convex combination."""
+    """a_lk for every slot, with rows that sum to one. None if the rule is not a convex combination."""
     state: State
+    """The rule's state for the next round."""
 
 
 class Rule(Protocol[State]):
+    """What the engine expects of a rule."""
+
     def init(self, table: Table) -> State:
-        """The state before the first round, from an empty table of the right shape, type and device."""
+        """The state before the first round, from an empty table with the right shape, type and device."""
         ...
 
-    def combine(self, inbox: Inbox, state: State) -> Combined[State]: ...
+    def combine(self, inbox: Inbox, state: State) -> Combined[State]:
+        """The next models, weights and state, from what the agents heard."""
+        ...

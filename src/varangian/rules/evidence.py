@@ -1,6 +1,7 @@
-"""Most rules are evidence × keep × weigh: small functions on tables of (agent, slot), slot 0 the agent itself.
+"""Evidence, keep, weigh: the small functions that most rules are made of.
 
-Evidence is smaller for better neighbours, and infinite where there is none.
+They work on tables of (agent, slot), where slot 0 is the agent itself. Evidence is smaller for better neighbours. It is
+infinite where there is none.
 """
 
 from __future__ import annotations
@@ -19,25 +20,28 @@ Kept = Bool[Tensor, "agent slot"]
 
 
 class Smoothed(NamedTuple):
-    """An exponential moving average per neighbour: φ, and how much of it has been observed."""
+    """An exponential moving average per neighbour, and how much of it has been observed."""
 
     total: Table
+    """φ before the correction for its start at zero."""
     mass: Table
+    """1 − (1 − ν)^t after t observations; 1 if φ started at a value."""
 
     @staticmethod
     def start(table: Table, value: float) -> Smoothed:
-        """φ^(−1) = value; from zero nothing is known yet, any other value counts as an observation."""
+        """φ before the first round. Zero means that nothing is known; any other value counts as an observation."""
         return Smoothed(torch.full_like(table, value), torch.full_like(table, float(value != 0)))
 
 
 def smooth(observed: Table, forgetting: float | Tensor, state: Smoothed) -> tuple[Table, Smoothed]:
     """φ ← (1 − ν) φ + ν observed, and the evidence φ / (1 − (1 − ν)^t) after t observations.
 
-    The divisor is the same for all neighbours that were always heard, and then changes neither filter nor weights:
-    it is there for those who were not. Without it a sender silent at first would enter with φ near zero, as the
-    best neighbour of all. What is not finite is no observation, and gives no evidence this round.
+    The divisor corrects for the start at zero. It is the same for all neighbours that were heard in every round, and
+    then changes neither filter nor weights. It matters for the others: a sender that was silent at first would
+    otherwise enter with φ near zero, as the best neighbour of all. A value that is not finite is no observation. It
+    leaves φ as it is and gives no evidence in this round.
     """
-    # Nan stands for what was not observed, and spreads by itself; masks would take several times as long.
+    # Nan marks what was not observed and spreads by itself. Masks would take several times as long.
     nothing = observed - observed
     pace = (nothing + forgetting).nan_to_num_(0.0)
     total = state.total.lerp(observed.nan_to_num(0.0, 0.0, 0.0), pace)
@@ -51,32 +55,32 @@ def not_worse(evidence: Table) -> Kept:
 
 
 def own(evidence: Table) -> Float[Tensor, "agent 1"]:
-    """φ_kk; the largest number there is where the agent has no evidence of itself."""
+    """φ_kk, or the largest number of the type where an agent has no evidence of itself."""
     return evidence[:, :1].clamp(max=torch.finfo(evidence.dtype).max)
 
 
 def everyone(evidence: Table) -> Kept:
-    """All of whom there is evidence."""
+    """All neighbours of which there is evidence."""
     return evidence < math.inf
 
 
 def by_inverse(evidence: Table, kept: Kept) -> Table:
-    """a_lk ∝ 1 / φ_lk over those kept, the agent itself where nobody is (eq. 9, 10).
+    """a_lk ∝ 1 / φ_lk over the neighbours kept (eq. 9, 10). Where none is kept, the agent itself has all weight.
 
-    Evidence of 0, or of less where a loss can be negative, shares all weight: it counts as the smallest number of
-    which a whole neighbourhood's inverses can be summed.
+    Evidence of 0 or less takes all weight; less than 0 occurs where a loss can be negative. It is raised to the
+    smallest number for which the sum of a neighbourhood's inverses stays finite.
     """
     smallest = torch.finfo(evidence.dtype).tiny * evidence.shape[1]
     return normalised(evidence.clamp(min=smallest).reciprocal_().mul_(kept))
 
 
 def uniformly(kept: Kept, dtype: torch.dtype) -> Table:
-    """Equal weights for those kept, the agent itself where nobody is."""
+    """Equal weights for the neighbours kept. Where none is kept, the agent itself has all weight."""
     return normalised(kept.to(dtype))
 
 
 def normalised(share: Table) -> Table:
-    """Rows that sum to one; where nothing was shared out, all of it to the agent itself."""
+    """Rows that sum to one. A row of zeros becomes all weight to the agent itself."""
     total = share.sum(1, keepdim=True)
     nobody = total == 0
     weights = share / (total + nobody)
@@ -85,5 +89,6 @@ def normalised(share: Table) -> Table:
 
 
 def check_forgetting(nu: float | None) -> None:
+    """Refuse a forgetting factor outside (0, 1]."""
     if nu is not None and not 0 < nu <= 1:
-        raise BadInput(f"forgetting factor ν must lie in (0, 1], but is {nu}")
+        raise BadInput(f"the forgetting factor ν must lie in (0, 1], but is {nu}")

@@ -1,4 +1,4 @@
-"""Judge the mixture, not the model: how far to go towards a neighbour, and not only whether."""
+"""Judge mixtures instead of models: not only whether to move towards a neighbour, but how far."""
 
 from __future__ import annotations
 
@@ -16,30 +16,48 @@ from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetti
 
 @dataclass(frozen=True)
 class interpolated:
-    """The paper's filter on mixtures of mine and a neighbour's model: go towards it as far as it does me good.
+    """The paper's filter on mixtures: move towards each neighbour as far as the loss on my data says.
 
-    φ_lk(s) smooths ℓ(m_lk(s); ξ_k), m_lk(s) = θ̂_k + s (θ̂_l − θ̂_k), for a few shares s; s_l is the share with the
-    smallest φ_lk(s) among those with φ_lk(s) ≤ φ_kk, and l is left out where there is none. θ_k = Σ_l b_lk m_lk(s_l)
-    with b_lk ∝ 1/φ_lk(s_l): a weighing rule, a_lk = b_lk s_l, the rest one's own. With s = 1 only, it is `loss_based`.
+    Equation:
+        m_lk(s) = θ̂_k + s (θ̂_l − θ̂_k)
+        φ_lk(s) ← (1 − ν) φ_lk(s) + ν ℓ(m_lk(s); ξ_k)
+        s_l = argmin_s φ_lk(s)  with φ_lk(s) ≤ φ_kk
+        b_lk ∝ 1 / φ_lk(s_l)
+        θ_k = Σ_l b_lk m_lk(s_l)
 
-    Keeps the paper's Theorem 1 word for word, for every combined point has a risk of at most r_k(θ̂_k), and then
-    Jensen's inequality, with any number of Byzantine neighbours. A neighbour that is a little worse than oneself, in
-    another direction, is of use in part; and for models that are not convex it is tested whether averaging works at
-    all. Costs one evaluation of the loss per neighbour, share and round. Where agents nearly agree, decisions become
-    coin flips: with mini-batches judge on the batch just trained on.
+    Each neighbour is tried with a few shares s. If no share passes the filter, the neighbour is left out. In terms of
+    models, a_lk = b_lk s_l, and the agent itself has the rest. With s = 1 alone, this is `loss_based`.
+
+    Theorem 1 of the paper holds unchanged: every mixture that is combined has a risk of at most r_k(θ̂_k), and Jensen's
+    inequality does the rest. Two things are gained. A neighbour that is slightly worse, in another direction, can still
+    help in part. For models that are not convex, the rule tests whether averaging works at all.
+
+    Limits: where agents nearly agree, noise decides. With mini-batches, use `judge="same"`, the batch just trained on.
+
+    Assumes: A sample of its own. For the guarantee, convex risks. Any number of neighbours may be Byzantine.
+    Cost: One evaluation of the loss per neighbour and share.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.interpolated(shares=(1.0, 0.5)), rounds=5)
+
+    Reference:
+        Ours. It builds on `loss_based`: Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task
+        learning", NeurIPS 2020. https://arxiv.org/abs/2010.13032
     """
 
     shares: tuple[float, ...] = (1.0, 0.5, 0.25)
-    """The parts of the way to a neighbour to try."""
+    """The parts of the way to a neighbour that are tried."""
     smoothing: float | None = None
-    """ν; the task's own ν_k unless given."""
+    """ν: the weight of the newest round. By default the task's own ν_k."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
-            raise BadInput(f"shares of the way to a neighbour lie in (0, 1], as in 1/0.5/0.25, but are {self.shares}")
+            raise BadInput(f"shares must lie in (0, 1], for example 1/0.5/0.25, but are {self.shares}")
 
     def init(self, table: Table) -> tuple[Smoothed, ...]:
         return tuple(Smoothed.start(table, 0.0) for _ in self.shares)
@@ -65,6 +83,6 @@ class interpolated:
             return of_messages
         own = inbox.own[:, None, : inbox.rows.shape[1]] * (1 - share)
         loss = inbox.loss_of(lambda messages, agents: own[agents] + share * messages, self.judge)
-        # Rounding must not tell an agent's mixture with itself from itself.
+        # An agent's mixture with itself is itself, in spite of rounding.
         itself = torch.arange(loss.shape[1], device=loss.device) == 0
         return torch.where(itself, of_messages, loss)

@@ -1,4 +1,4 @@
-"""The loss of models that nobody sent, such as mixtures of what was heard, on one's own sample."""
+"""The loss of models that nobody sent, such as mixtures of messages, on an agent's own sample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from varangian.core.task import JudgedOn
 def judged(
     inbox: Inbox, models: Float[Tensor, "agent several number"], on: JudgedOn | None = None
 ) -> Float[Tensor, "agent several"]:
-    """ℓ(θ; ξ_k) of several models for each agent; infinite where it is not a number.
+    """ℓ(θ; ξ_k) of several models per agent. It is infinite where the loss is not a number.
 
-    Models may be whole, or the travelling part only: then each is judged with the agent's own private part.
+    The models are whole, or hold only the part that travels. In that case each is judged with the agent's own private
+    part.
     """
     if models.shape[2] < inbox.own.shape[1]:
         own = inbox.own[:, None].expand(-1, models.shape[1], -1)

@@ -1,4 +1,4 @@
-"""Rules from multi-task learning: neighbours' tasks are taken to be related, and how is estimated or assumed.
+"""Rules from multi-task learning: the tasks of neighbours are related, and the relation is estimated or assumed.
 
 f_resilient           = smoothed distance,   leave out F that cost most,   weigh by inverse
 relationship_learning = a covariance of tasks from the models, and a proximal step with it
@@ -43,36 +43,49 @@ from varangian.rules.neighbourhoods import (
 )
 
 MOST_SUBSETS = 4096
-"""How many ways of leaving out neighbours the exact search may try in a round."""
+"""How many subsets of neighbours the exact search may try in one round."""
 
 
 @dataclass(frozen=True)
 class f_resilient:
     """F-resilient diffusion: weights by inverse distance, without the F neighbours that cost most on my sample.
 
-    R_k = argmin_{|R| = F, k ∉ R} ℓ(Σ_{l ∉ R} a_lk θ̂_l; ξ_k), a_lk ∝ 1/φ_lk over N_k \\ R, φ smoothing ‖θ_k,i−1 − θ̂_l‖²
-    as in `distance_based`. The greedy search leaves out the F with the largest contribution a_lk² ℓ(θ̂_l; ξ_k) to the
-    cost instead.
+    Equation:
+        φ_lk ← (1 − ν) φ_lk + ν ‖θ_{k,i−1} − θ̂_l‖²
+        θ_k(R) = Σ_{l∉R} a_lk θ̂_l,  a_lk ∝ 1 / φ_lk
+        R_k = argmin_{|R|=F, k∉R} ℓ(θ_k(R); ξ_k)
+        θ_k = θ_k(R_k)
 
-    Li, Abbas and Koutsoukos, "Resilient distributed diffusion in networks with adversaries", IEEE Transactions on
-    Signal and Information Processing over Networks 6, 2020 (R-DLMSAW): resilient to F Byzantine neighbours, for
-    regression. The exact search tries every subset, C(|N_k|, F) evaluations of the loss per agent and round, and is
-    refused beyond some thousands; the greedy one costs |N_k| evaluations and makes no promise. F is lowered to the
-    number of neighbours heard. For small neighbourhoods with a known number of liars; honest neighbours with other
-    tasks count among the F that can be left out.
+    The exact search tries every set R of F neighbours. The greedy search leaves out the F neighbours with the largest
+    contribution a_lk² ℓ(θ̂_l; ξ_k) to the cost instead, and has no guarantee. F is lowered to the number of neighbours
+    heard.
 
-    >>> f_resilient(f=10, search="exact").init(torch.zeros(1, 31))
-    Traceback (most recent call last):
-    varangian.errors.BadInput: f-resilient: there are 30045015 ways to leave out 10 of 30 neighbours, ...
+    This rule suits small neighbourhoods with a known number of Byzantine agents. Honest neighbours with other tasks are
+    also among those that can be left out.
+
+    Assumes: At most F Byzantine neighbours, a sample of its own, and a regression task for the paper's guarantee.
+    Cost: Greedy: |N_k| evaluations of the loss. Exact: one for every set of F neighbours, refused above 4096 sets.
+
+    Example:
+        >>> import torch
+        >>> from varangian import rules
+        >>> rules.f_resilient(f=10, search="exact").init(torch.zeros(1, 31))
+        Traceback (most recent call last):
+        varangian.errors.BadInput: f-resilient: there are 30045015 ways to leave out 10 of 30 neighbours, ...
+
+    Reference:
+        Li, Abbas and Koutsoukos, "Resilient distributed diffusion in networks with adversaries" (R-DLMSAW), IEEE
+        Transactions on Signal and Information Processing over Networks 6, 2020. https://arxiv.org/abs/2003.10563
     """
 
     f: float = 0.2
-    """F: how many neighbours, or which share of them, to leave out."""
+    """F: how many neighbours to leave out, as a whole number or as a share below 1."""
     search: Literal["exact", "greedy"] = "greedy"
+    """Try every set of neighbours (`exact`), or leave out the largest contributions (`greedy`)."""
     smoothing: float | None = None
-    """ν of the distances; the task's own ν_k unless given."""
+    """ν: the weight of the newest round. By default the task's own ν_k."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -94,24 +107,24 @@ class f_resilient:
         evidence, state = smooth(distance, self.smoothing or inbox.forgetting, state)
         loss = inbox.loss(self.judge)
         known = everyone(evidence) & everyone(loss)
-        # An own loss that is no number says nothing against the agent itself.
+        # An agent never leaves itself out, even if its own loss is not a number.
         known[:, 0] = everyone(evidence)[:, 0]
         search = self._exact if self.search == "exact" else self._greedy
         weights = by_inverse(evidence, search(inbox, evidence, known))
         return Combined(inbox.mix(weights), weights, state)
 
     def _greedy(self, inbox: Inbox, evidence: Table, known: Kept) -> Kept:
-        """All but the F of largest a_lk² ℓ(θ̂_l; ξ_k); as logarithms, for 1/φ² may be any number."""
+        """All but the F largest a_lk² ℓ(θ̂_l; ξ_k), compared as logarithms because 1/φ² may overflow."""
         suspects, tiny = others(known), torch.finfo(evidence.dtype).tiny
         contribution = inbox.loss(self.judge).clamp(min=tiny).log() - 2 * evidence.clamp(min=tiny).log()
         rank = torch.where(suspects, contribution, -math.inf).argsort(dim=1, descending=True).argsort(dim=1)
         return known & ~(suspects & (rank < tolerated(self.f, known)[:, None]))
 
     def _exact(self, inbox: Inbox, evidence: Table, known: Kept) -> Kept:
-        """All but the F without whom the combined model costs least.
+        """All but the F neighbours without which the combined model costs least.
 
-        Every subset of F slots is tried by everyone at once. Where an agent knows fewer neighbours and is to leave out
-        fewer, those subsets count that hold so many of them, the rest being slots from which nothing came.
+        All agents try the same subsets of F slots. An agent that knows fewer neighbours leaves out fewer. For it, only
+        those subsets count that hold the right number of its neighbours; the rest of the subset are empty slots.
         """
         slots = known.shape[1]
         subsets = _subsets(slots, most_tolerated(self.f, slots), known.device)
@@ -124,33 +137,47 @@ class f_resilient:
             return torch.where(fits, judged(inbox, _mixes(inbox, weights), self.judge), math.inf)
 
         cost = in_pieces(cost_without, subsets, numbers=len(known) * max(slots, inbox.own.shape[1]), dim=1)
-        # Where no combination has a cost, nobody can be told from a liar.
+        # Where no mixture has a finite loss, no neighbour can be trusted.
         best = known & ~subsets[cost.argmin(1)]
         return torch.where(everyone(cost).any(1, keepdim=True), best, known & ~others(known))
 
 
 @dataclass(frozen=True)
 class relationship_learning:
-    """Multi-task relationship learning: a covariance of tasks from the models heard, and a proximal step with it.
+    """Multi-task relationship learning: a covariance of tasks from the models heard, then a proximal step with it.
 
-    Ω = (ΘᵀΘ)^½ / tr (ΘᵀΘ)^½ for Θ = (θ̂_l), l ∈ N_k; θ_k = column k of Θ (I + μ_k λ (Ω + εI)⁻¹)⁻¹, which minimises
-    ½‖Θ' − Θ‖² + ½ μ_k λ tr Θ'(Ω + εI)⁻¹Θ'ᵀ.
+    Equation:
+        Θ = (θ̂_l)_{l∈N_k}
+        Ω = (ΘᵀΘ)^{1/2} / tr (ΘᵀΘ)^{1/2}
+        θ_k = column k of Θ (I + μ_k λ (Ω + ε I)⁻¹)⁻¹
 
-    Zhang and Yeung, "A convex formulation for learning task relationships in multi-task learning", UAI 2010, eq. 9
-    and 11. A reference for a server that hears everyone; here every agent does it with its own neighbourhood, so that
-    it is meant for complete graphs. No robustness is claimed: one liar turns Ω, and thereby everyone's step, as it
-    likes. The penalty is on models themselves, not on their differences, so that directions few tasks share shrink
-    towards zero. Costs |N_k|² d + |N_k|³ per agent and round.
+    The step minimises ½ ‖Θ' − Θ‖² + ½ μ_k λ tr(Θ' (Ω + ε I)⁻¹ Θ'ᵀ) over Θ'. The paper describes a server that hears
+    everyone. Here every agent does the same with its own neighbourhood, so the rule is meant for complete graphs.
+
+    Limits: there is no robustness. One Byzantine neighbour can turn Ω, and with it the step, as it likes. The penalty
+    is on the models and not on their differences, so directions that few tasks share shrink towards zero.
+
+    Assumes: Only honest neighbours with related tasks.
+    Cost: |N_k|² d + |N_k|³ operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.relationship_learning(), rounds=5)
+
+    Reference:
+        Zhang and Yeung, "A convex formulation for learning task relationships in multi-task learning", UAI 2010,
+        equations 9 and 11. https://arxiv.org/abs/1203.3536
     """
 
     strength: float = 0.1
-    """λ."""
+    """λ: how strongly the relation of tasks pulls."""
     epsilon: float = 1e-3
-    """ε, without which a direction in which no model points would have no inverse; tr Ω is 1."""
+    """ε, added so that Ω has an inverse; compare it with tr Ω, which is 1."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
-            raise BadInput(f"the strength λ must be a number that is not negative, but strength is {self.strength}")
+            raise BadInput(f"the strength λ must be 0 or a positive number, but strength is {self.strength}")
         if not 0 < self.epsilon < math.inf:
             raise BadInput(f"ε must be a positive number, but epsilon is {self.epsilon}")
 
@@ -161,7 +188,7 @@ class relationship_learning:
         slots = inbox.heard.shape[1]
         gram = inbox.by_neighbourhood(_gram).view(-1, slots, slots)
         value, vector = torch.linalg.eigh(gram)
-        # What rounding leaves of an eigenvalue of zero would have a root that counts.
+        # Rounding turns an eigenvalue of zero into a small one, whose root would not be small.
         noise = slots * torch.finfo(value.dtype).eps * value[:, -1:]
         root = torch.where(value > noise, value, 0).sqrt()
         omega = root / root.sum(1, keepdim=True).clamp(min=torch.finfo(root.dtype).tiny) + self.epsilon
@@ -176,19 +203,31 @@ class relationship_learning:
 class mean_regularised:
     """Mean-regularised multi-task learning: every model is pulled towards the mean of those heard.
 
-    θ_k = θ̂_k + s (mean_{l ∈ N_k} θ̂_l − θ̂_k): a_lk = s/|N_k|, and 1 − s more for oneself.
+    Equation:
+        θ̄_k = mean_{l∈N_k} θ̂_l
+        θ_k = θ̂_k + s (θ̄_k − θ̂_k)
 
-    Evgeniou and Pontil, "Regularized multi-task learning", KDD 2004, whose penalty Σ_k ‖θ_k − mean‖² has this proximal
-    step. Nothing is assumed of neighbours but that they are honest and alike; one Byzantine neighbour moves it
-    anywhere. Costs |N_k| d. The simplest model of related tasks: between `alone` (s = 0) and `average` (s = 1).
+    This is the proximal step of the penalty Σ_k ‖θ_k − θ̄‖². It is the simplest model of related tasks, between `alone`
+    (s = 0) and `average` (s = 1). One Byzantine neighbour can move the mean anywhere.
+
+    Assumes: Only honest neighbours, with similar tasks.
+    Cost: |N_k| d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.mean_regularised(strength=0.1), rounds=5)
+
+    Reference:
+        Evgeniou and Pontil, "Regularized multi-task learning", KDD 2004. https://doi.org/10.1145/1014052.1014067
     """
 
     strength: float = 0.5
-    """s: the part of the way to the mean to go in one round."""
+    """s: the part of the way to the mean that a model moves in one round."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 1:
-            raise BadInput(f"the part of the way to the mean lies in [0, 1], but strength is {self.strength}")
+            raise BadInput(f"the strength s must lie in [0, 1], but strength is {self.strength}")
 
     def init(self, table: Table) -> tuple[()]:
         return ()
@@ -211,7 +250,7 @@ def _subsets(slots: int, size: int, device: torch.device) -> Bool[Tensor, "subse
 
 
 def _mixes(inbox: Inbox, weights: Float[Tensor, "agent several slot"]) -> Float[Tensor, "agent several shared"]:
-    """Σ_l a_lk θ̂_l for several weightings of each agent, without gathering the messages."""
+    """Σ_l a_lk θ̂_l for several weightings of each agent, without copying the messages."""
     several = weights.shape[1]
     source = inbox.source[:, None].expand(-1, several, -1)
     mixed = embedding_bag(source.flatten(0, 1), inbox.rows, per_sample_weights=weights.flatten(0, 1), mode="sum")
@@ -221,9 +260,9 @@ def _mixes(inbox: Inbox, weights: Float[Tensor, "agent several slot"]) -> Float[
 def _gram(
     messages: Float[Tensor, "agent slot shared"], heard: Bool[Tensor, "agent slot"], /, *of_agents: Tensor
 ) -> Float[Tensor, "agent pairs"]:
-    """ΘᵀΘ of each neighbourhood, up to a factor: Ω does not change with the models' common scale.
+    """ΘᵀΘ of each neighbourhood, up to a factor. Ω does not depend on the common scale of the models.
 
-    In double precision, because Ω has the square roots of the eigenvalues, and with them of their errors.
+    In double precision: Ω contains the square roots of the eigenvalues, and so the roots of their rounding errors.
     """
     theta = torch.where(heard[:, :, None], messages, 0).double()
     largest = theta.abs().amax((1, 2), keepdim=True)

@@ -1,4 +1,4 @@
-"""What rules on whole neighbourhoods share: how many Byzantine neighbours to tolerate."""
+"""How many Byzantine neighbours an agent tolerates: shared by the rules that take f."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ Heard = Bool[Tensor, "agent slot"]
 
 
 def others(heard: Heard) -> Heard:
-    """Who was heard, the agent itself left out."""
+    """The neighbours heard, without the agent itself."""
     without = heard.clone()
     without[:, 0] = False
     return without
 
 
 def share_of(share: float, heard: Heard) -> Int[Tensor, " agent"]:
-    """A share of the others heard, rounded up.
+    """A share of the neighbours heard, rounded up. The agent itself does not count.
 
     >>> share_of(0.7, torch.ones(1, 11, dtype=torch.bool))
     tensor([7])
     """
-    # The product of a share such as 0.07 and a count such as 100 may be a hair too large.
+    # Rounding: 0.07 × 100 is slightly more than 7.
     return torch.ceil(others(heard).sum(1).double() * share - 1e-9).long()
 
 
 def tolerated(f: float, heard: Heard) -> Int[Tensor, " agent"]:
-    """How many liars each agent is to bear: a whole number of neighbours, or a share of those heard, rounded up.
+    """How many Byzantine neighbours each agent tolerates.
 
-    Never more than it heard. The agent itself, slot 0, is neither counted nor suspected.
+    f is a whole number of neighbours, or a share of the neighbours heard, rounded up. The result is never more than
+    were heard. The agent itself (slot 0) is neither counted nor suspected.
 
     >>> heard = torch.tensor([[True, True, True, True], [True, True, False, False], [True, False, False, False]])
     >>> tolerated(2, heard)
@@ -45,7 +46,7 @@ def tolerated(f: float, heard: Heard) -> Int[Tensor, " agent"]:
 
 
 def honest_majority(heard: Heard) -> Int[Tensor, " agent"]:
-    """The most liars that leave more than half of those heard honest, the agent itself being one of them.
+    """The largest number of Byzantine neighbours with which honest agents are the majority, the agent itself included.
 
     >>> honest_majority(torch.ones(1, 5, dtype=torch.bool)), honest_majority(torch.ones(1, 6, dtype=torch.bool))
     (tensor([2]), tensor([2]))
@@ -54,7 +55,7 @@ def honest_majority(heard: Heard) -> Int[Tensor, " agent"]:
 
 
 def most_tolerated(f: float, slots: int) -> int:
-    """The largest number that `tolerated` can give in a table of so many slots, known without looking into it.
+    """The largest result that `tolerated` can give for a table with this number of slots.
 
     >>> most_tolerated(0.2, slots=11), most_tolerated(3, slots=2)
     (2, 1)
@@ -63,11 +64,11 @@ def most_tolerated(f: float, slots: int) -> int:
 
 
 def check_tolerated(f: float) -> None:
-    """A share below 1 or a whole number of neighbours.
+    """Refuse an f that is neither a share below 1 nor a whole number.
 
     >>> check_tolerated(1.5)
     Traceback (most recent call last):
-    varangian.errors.BadInput: f must be a share of neighbours below 1 or a whole number of them, but is 1.5
+    varangian.errors.BadInput: f must be a share below 1 or a whole number of neighbours, but is 1.5
     """
     if not (0 <= f < 1 or (1 <= f < float("inf") and f == int(f))):
-        raise BadInput(f"f must be a share of neighbours below 1 or a whole number of them, but is {f}")
+        raise BadInput(f"f must be a share below 1 or a whole number of neighbours, but is {f}")

@@ -1,9 +1,12 @@
-"""The robust functions of `varangian.robust` as learning rules: each agent applies one to what it heard and its own.
+"""The robust functions of `varangian.robust` as learning rules: each agent applies one to its own model and those it
+heard.
 
-They were made for a server that averages gradients of workers with one task, and treat the agent's own model as one
-vector among others: an agent outvoted by neighbours with another task, or by liars, follows them. f is how many of the
-neighbours may lie, as a whole number or as a share; where a neighbourhood is too small for it, it is lowered to the
-largest number that it can bear.
+These functions were made for a server that averages the gradients of workers with one task. Most treat the agent's own
+model as one vector among others. An agent in the minority therefore follows the majority, whether that has another task
+or is Byzantine.
+
+f is the number of Byzantine neighbours to tolerate, as a whole number or as a share. If a neighbourhood is too small
+for f, f is lowered to the largest number that it can tolerate.
 """
 
 from __future__ import annotations
@@ -30,13 +33,27 @@ Stateless = Combined[tuple[()]]
 
 @dataclass(frozen=True)
 class median:
-    """The coordinate-wise median of everyone heard and oneself.
+    """The coordinate-wise median of one's own model and all models heard.
 
-    θ_k[i] = median of θ̂_l[i] over l ∈ N_k; of an even number, the mean of the two in the middle.
+    Equation:
+        θ_k[j] = median_{l∈N_k} θ̂_l[j]
 
-    Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates",
-    ICML 2018. Every coordinate stays within the range of the honest while those are more than half. Costs
-    |N_k| (log |N_k|)² d comparisons. Needs no f; slow to agree where neighbourhoods are small.
+    For an even number of models, it is the mean of the two middle values. Every coordinate stays within the range of
+    the honest models while they are the majority. No f is needed.
+
+    Limits: agents agree only slowly where neighbourhoods are small. With several tasks, the majority task wins.
+
+    Assumes: An honest majority in N_k, with the same task.
+    Cost: |N_k| (log |N_k|)² d comparisons.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.median(), rounds=5)
+
+    Reference:
+        Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates",
+        ICML 2018. https://arxiv.org/abs/1803.01498
     """
 
     def init(self, table: Table) -> tuple[()]:
@@ -50,13 +67,30 @@ class median:
 class trimmed_mean:
     """The mean of each coordinate without its f largest and its f smallest values.
 
-    θ_k[i] = mean of θ̂_l[i] over l ∈ N_k less 2f of them.
+    Equation:
+        x_1 ≤ x_2 ≤ … ≤ x_n  the sorted θ̂_l[j]
+        θ_k[j] = mean(x_{f+1}, …, x_{n−f})
 
-    Yin, Chen, Ramchandran and Bartlett, ICML 2018; in networks BRIDGE-T (Fang, Yang and Bajwa, IEEE TSIPN 2022). Bears
-    2f < |N_k|. Costs |N_k| (log |N_k|)² d comparisons. Smoother than the median, where f is known.
+    Every coordinate j is treated by itself, and n = |N_k|. If f is known, the result is smoother than the median. In
+    networks it is called BRIDGE-T.
+
+    Assumes: At most f Byzantine neighbours, 2f < |N_k|, and one task.
+    Cost: |N_k| (log |N_k|)² d comparisons.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.trimmed_mean(f=1), rounds=5)
+
+    Reference:
+        Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates",
+        ICML 2018. https://arxiv.org/abs/1803.01498 In networks: Fang, Yang and Bajwa, "BRIDGE: Byzantine-resilient
+        decentralized gradient descent", IEEE Transactions on Signal and Information Processing over Networks 2022.
+        https://arxiv.org/abs/1908.08098
     """
 
     f: float = 0.2
+    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -73,23 +107,41 @@ class trimmed_mean:
 
 @dataclass(frozen=True)
 class geometric_median:
-    """The point with the smallest sum of distances to everyone heard and oneself.
+    """The point with the smallest sum of distances to one's own model and all models heard.
 
-    θ_k = argmin_z Σ_l ‖θ̂_l − z‖ by Weiszfeld's iteration, a_lk ∝ 1 / max(‖θ̂_l − z‖, ν), ν being `smoothing` times the
-    distance of the majority from its middle.
+    Equation:
+        θ_k = argmin_z Σ_{l∈N_k} ‖θ̂_l − z‖
+        a_lk ∝ 1 / max(‖θ̂_l − z‖, ε)
+        z ← Σ_l a_lk θ̂_l
 
-    Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning", IEEE TSP 2022 (RFA). Bounded while the
-    honest are more than half. Costs |N_k|² d and |N_k|² an iteration. Turns with the coordinates, as the median does
-    not; among few neighbours it is often one of the models itself.
+    The last two lines are Weiszfeld's iteration. ε is `smoothing` times the distance of the majority from its middle.
+    The result stays bounded while honest models are the majority. Unlike the median, it does not depend on the axes of
+    the coordinates.
+
+    Limits: among few neighbours it is often one of the models itself. With several tasks, the majority task wins.
+
+    Assumes: An honest majority in N_k, with the same task.
+    Cost: |N_k|² d operations, and |N_k|² per iteration.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.geometric_median(), rounds=5)
+
+    Reference:
+        Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning" (RFA), IEEE Transactions on Signal
+        Processing 2022. https://arxiv.org/abs/1912.13445
     """
 
     smoothing: float = 1e-6
+    """The smallest distance that counts, relative to the distance of the majority from its middle."""
     iterations: int = 20
-    """As many for everyone: twenty come within 1e-3 of the smallest sum where few are heard, much nearer elsewhere."""
+    """How many iterations every agent takes. With 20, the sum of distances is within 1e-3 of the smallest where few are
+    heard, and much nearer elsewhere."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < float("inf"):
-            raise BadInput(f"smoothing must be a number that is not negative, but is {self.smoothing}")
+            raise BadInput(f"smoothing must be 0 or a positive number, but is {self.smoothing}")
         if self.iterations < 1:
             raise BadInput(f"the geometric median needs at least one iteration, but iterations is {self.iterations}")
 
@@ -98,7 +150,7 @@ class geometric_median:
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
         def weights(messages: Messages, heard: Mask) -> Tensor:
-            # Without a tolerance: only a CPU stops early, and the device must not matter.
+            # No tolerance: only a CPU would stop early, and results must not depend on the device.
             return robust.geometric_median_weights(
                 messages, smoothing=self.smoothing, iterations=self.iterations, tolerance=0, mask=heard
             )
@@ -110,14 +162,30 @@ class geometric_median:
 class krum:
     """Krum: the one model that has the nearest neighbours.
 
-    θ_k = the θ̂_l with the smallest Σ ‖θ̂_l − θ̂_m‖² over the |N_k| − f − 2 nearest m.
+    Equation:
+        C_l = the |N_k| − f − 2 models nearest to θ̂_l
+        s_l = Σ_{j∈C_l} ‖θ̂_l − θ̂_j‖²
+        θ_k = θ̂_m,  m = argmin_{l∈N_k} s_l
 
-    Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
-    descent", NeurIPS 2017, section 4. Bears 2f + 2 < |N_k|. Costs |N_k|² d. One model replaces another: nothing is
-    averaged. Of models that tie, as the nearest two of three always do, the one nearest to one's own is taken.
+    One model replaces another: nothing is averaged. If models tie, as the nearest two of three always do, the one
+    nearest to the agent's own wins.
+
+    Assumes: At most f Byzantine neighbours, 2f + 2 < |N_k|, and one task.
+    Cost: |N_k|² d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.krum(f=1), rounds=5)
+
+    Reference:
+        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
+        descent", NeurIPS 2017, section 4.
+        https://papers.nips.cc/paper/2017/hash/f4b9ec30ad9f68f89b29639786cb62ef-Abstract.html
     """
 
     f: float = 0.2
+    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -136,14 +204,30 @@ class krum:
 class multi_krum:
     """Multi-Krum: the mean of the m models that have the nearest neighbours.
 
-    θ_k = mean of the m models with the lowest scores of `krum`; m is |N_k| − f unless given.
+    Equation:
+        M_k = the m models with the lowest scores s_l
+        θ_k = mean_{l∈M_k} θ̂_l
 
-    Blanchard, El Mhamdi, Guerraoui and Stainer, NeurIPS 2017, section 6. Bears 2f + 2 < |N_k|. Costs |N_k|² d.
+    The scores s_l are those of `krum`.
+
+    Assumes: At most f Byzantine neighbours, 2f + 2 < |N_k|, and one task.
+    Cost: |N_k|² d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.multi_krum(f=1, m=3), rounds=5)
+
+    Reference:
+        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
+        descent", NeurIPS 2017, section 6.
+        https://papers.nips.cc/paper/2017/hash/f4b9ec30ad9f68f89b29639786cb62ef-Abstract.html
     """
 
     f: float = 0.2
+    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
     m: int | None = None
-    """How many to average, at most as many as were heard."""
+    """m: how many models to average, at most as many as were heard. By default |N_k| − f."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -164,17 +248,33 @@ class multi_krum:
 
 @dataclass(frozen=True)
 class monna:
-    """MoNNA: the mean of the models nearest to one's own, itself among them.
+    """MoNNA: the mean of the models nearest to one's own, which is one of them.
 
-    θ_k = mean of the |N_k| − f models with the smallest ‖θ̂_l − θ̂_k‖.
+    Equation:
+        C_k = the |N_k| − f models nearest to θ̂_k
+        θ_k = mean_{l∈C_k} θ̂_l
 
-    Farhadkhani, Guerraoui, Gupta, Hoang, Pinot and Stephan, "Robust collaborative learning with linear gradient
-    overhead", ICML 2023: their nearest-neighbour averaging; its local momentum is the task's optimiser. Bears
-    2f < |N_k|, with an error of the order of f/|N_k|. Costs |N_k| d, the least of this page. The one rule here that
-    puts the agent itself first; a liar who stays near is averaged as a friend is.
+    This is the nearest-neighbour averaging of the paper. The task's optimiser provides the local momentum of the paper.
+    Of the robust functions, this one alone puts the agent itself first, and it costs the least. The error is of the
+    order of f / |N_k|.
+
+    Limits: a Byzantine neighbour that stays near is averaged like a friend.
+
+    Assumes: At most f Byzantine neighbours, 2f < |N_k|, and similar tasks.
+    Cost: |N_k| d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.monna(f=1), rounds=5)
+
+    Reference:
+        Farhadkhani, Guerraoui, Gupta, Hoang, Pinot and Stephan, "Robust collaborative learning with linear gradient
+        overhead", ICML 2023. https://proceedings.mlr.press/v202/farhadkhani23a.html
     """
 
     f: float = 0.2
+    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -191,15 +291,32 @@ class monna:
 
 @dataclass(frozen=True)
 class centerpoint:
-    """A point that lies deep among everyone heard and oneself: no half-space around it holds only a few.
+    """A point deep among one's own model and all models heard: every half-space that contains it holds many of them.
 
-    θ_k = a point of Tukey depth at least |N_k|/3 in the plane and |N_k|/2 on a line; in d ≥ 3 dimensions an iterated
-    Radon point over groups of d + 2, the nearest first, and the geometric median where |N_k| < d + 2.
+    Equation:
+        depth(z) = min_{u≠0} |{l ∈ N_k : uᵀ(θ̂_l − z) ≥ 0}|
+        depth(θ_k) ≥ |N_k| / (d + 1)  for d ≤ 2
+        depth(θ_k) ≥ 2^h  for d ≥ 3
 
-    Li, Abbas, Shabbir and Koutsoukos, "Resilient distributed diffusion for multi-robot systems using centerpoint", RSS
-    2020; Radon points as in Clarkson et al. 1996. Stays in the convex hull of the honest where fewer than
-    |N_k|/(d + 1) lie, in the plane as exactly that, beyond it as `varangian.robust.centerpoint` says. Costs |N_k|³ in
-    the plane and |N_k| d² beyond. For few parameters and many neighbours.
+    h is ⌊log |N_k| / log(d + 2)⌋. A point of depth p stays in the convex hull of the honest models while fewer than p
+    agents are Byzantine. From three dimensions on, the point is an iterated Radon point over groups of d + 2 models,
+    the nearest first. With fewer than d + 2 models it is the geometric median.
+
+    Limits: in many dimensions the depth is small. The rule is for few parameters and many neighbours.
+
+    Assumes: Fewer Byzantine neighbours than the depth above, and one task.
+    Cost: |N_k|³ operations in the plane, |N_k| d² beyond.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.centerpoint(), rounds=5)
+
+    Reference:
+        Li, Abbas, Shabbir and Koutsoukos, "Resilient distributed diffusion for multi-robot systems using centerpoint",
+        RSS 2020, http://www.roboticsproceedings.org/rss16/p021.html. Radon points: Clarkson, Eppstein, Miller,
+        Sturtivant and Teng, "Approximating center points with iterative Radon points", International Journal of
+        Computational Geometry & Applications 6, 1996.
     """
 
     def init(self, table: Table) -> tuple[()]:
@@ -212,22 +329,38 @@ class centerpoint:
 
 @dataclass(frozen=True)
 class nearest_neighbour_mixing:
-    """Every model first replaced by the mean of those nearest to it, then one of the other rules.
+    """Replace every model by the mean of those nearest to it, then apply another robust function.
 
-    y_l = mean of the |N_k| − f models nearest to θ̂_l, itself among them; θ_k = then(y_l, l ∈ N_k).
+    Equation:
+        C_l = the |N_k| − f models nearest to θ̂_l
+        y_l = mean_{m∈C_l} θ̂_m
+        θ_k = then({y_l : l ∈ N_k})
 
-    Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML
-    under heterogeneity", AISTATS 2023. Bears 2f < |N_k| (with Krum 2f + 2 < |N_k|), and brings the error of the rule
-    that follows to the best order there is, f/|N_k|. Costs |N_k|² d besides what that rule costs.
+    C_l contains θ̂_l itself. Mixing brings the error of the function that follows to the best possible order, f /
+    |N_k|.
+
+    Assumes: At most f Byzantine neighbours and one task. 2f < |N_k|, or 2f + 2 < |N_k| before Krum.
+    Cost: |N_k|² d operations, and those of the function that follows.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.nearest_neighbour_mixing(f=1), rounds=5)
+
+    Reference:
+        Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML
+        under heterogeneity", AISTATS 2023. https://proceedings.mlr.press/v206/allouah23a.html
     """
 
     then: Literal["trimmed-mean", "median", "geometric-median", "krum"] = "trimmed-mean"
+    """The robust function that follows."""
     f: float = 0.2
+    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
         if self.then not in _THEN:
-            raise BadInput(f"mixing goes before {', '.join(_THEN)}, but then is {self.then!r}")
+            raise BadInput(f"mixing can be followed by {', '.join(_THEN)}, but then is {self.then!r}")
 
     def init(self, table: Table) -> tuple[()]:
         return ()
@@ -248,16 +381,18 @@ _THEN: Mapping[str, OfNeighbourhoods] = {
 
 
 def _in_place(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor, any_order: bool = False) -> Stateless:
-    """What the function makes of a neighbourhood takes the place of the part that travels."""
+    """The result for a neighbourhood replaces the part of the model that travels."""
     return Combined(inbox.with_private(inbox.by_neighbourhood(vector, *of_agents, any_order=any_order)), None, ())
 
 
 def _weighed(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
+    """The mixture with the weights that the function finds."""
     found = inbox.by_neighbourhood(weights, *of_agents)
     return Combined(inbox.mix(found), found, ())
 
 
 def _weighed_nearest_first(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
+    """The same, for functions that break ties by the order of the models."""
     nearest, order = _nearest_first(inbox)
     found = nearest.by_neighbourhood(weights, *of_agents)
     found = torch.zeros_like(found).scatter(1, order, found)
@@ -265,6 +400,6 @@ def _weighed_nearest_first(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: 
 
 
 def _nearest_first(inbox: Inbox) -> tuple[Inbox, Int[Tensor, "agent slot"]]:
-    """Neighbours in the order of their distance, oneself first, for functions to which the order matters."""
+    """The neighbours ordered by distance, the agent itself first, for functions that depend on the order."""
     order = inbox.distance(inbox.own).argsort(dim=1, stable=True)
     return replace(inbox, source=inbox.source.gather(1, order), heard=inbox.heard.gather(1, order)), order

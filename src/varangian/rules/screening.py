@@ -1,16 +1,17 @@
-"""Rules of the literature that screen neighbours one by one, and weigh alike whoever passes.
+"""Rules from the literature that screen neighbours one by one and give equal weights to those that pass.
 
 ubar           = near me in parameters, then no worse on my sample
 clipped_gossip = everyone, pulled back to within a radius of me
 balance        = within a share of my own norm that shrinks over time
 sketchguard    = the same, measured on short sketches
-ios            = not among the f that stick out most from the mean
+ios            = not among the f that are farthest from the mean
 
-They were made for agents who all learn the same, and take a neighbour whose model is near for one that is honest. With
-several tasks near is not alike: apart from `ubar` none looks at the agent's own data, so that a liar who stays close
-is believed, and an honest neighbour with another task is listened to as far as its model happens to be near.
-All are decided after adapting, on θ̂; equal weights stand for the papers' mixing matrices, for which an agent would
-have to know its neighbours' neighbours.
+They were made for agents that all learn the same model, and take a near model for an honest one. With several tasks
+this fails in two ways. A Byzantine neighbour that stays near is believed. An honest neighbour with another task is used
+as far as its model happens to be near. Only `ubar` looks at the agent's own data.
+
+All decide after the training step, on θ̂. Equal weights replace the mixing matrices of the papers, for which an agent
+would have to know its neighbours' neighbours.
 """
 
 from __future__ import annotations
@@ -45,18 +46,33 @@ Elapsed = tuple[Float[Tensor, " agent"]]
 
 @dataclass(frozen=True)
 class ubar:
-    """UBAR: the neighbours nearest in parameters, and of these the ones that are no worse on my sample.
+    """UBAR: shortlist the neighbours nearest in parameters, then keep those that are no worse on my sample.
 
-    S_k = the ρ |N_k| neighbours with the smallest ‖θ̂_l − θ̂_k‖, R_k = {l ∈ S_k : ℓ(θ̂_l; ξ_k) ≤ ℓ(θ̂_k; ξ_k)}, or the
-    best of S_k where R_k would be empty; θ_k = α θ̂_k + (1 − α) mean of R_k.
+    Equation:
+        S_k = the ⌈ρ n⌉ neighbours nearest to θ̂_k
+        R_k = {l ∈ S_k : ℓ(θ̂_l; ξ_k) ≤ ℓ(θ̂_k; ξ_k)}
+        θ_k = α θ̂_k + (1 − α) mean_{l∈R_k} θ̂_l
 
-    Guo, Zhang, Yu, Xie, Ma, Xiang and Liu, "Byzantine-resilient decentralized stochastic gradient descent", IEEE
-    TCSVT 2021 (also known as Mozi): its two stages and its update. There the gradient is taken at the model before
-    combining; here agents adapt first, as everywhere in this library. The paper asks for one honest neighbour at least
-    and for ρ no larger than the share of the honest. Costs one distance and one evaluation of the loss a neighbour.
+    n is the number of neighbours heard. If no neighbour of S_k is good enough, R_k is the best one of S_k. In the
+    paper, the gradient is taken at the model before combining. Here agents train first, as everywhere in this library.
 
-    The nearest relative of `loss_based`, and the one of this page for tasks that differ. But the shortlist may hold no
-    good neighbour, and then the best of a bad lot has weight 1 − α: it can end up worse than no cooperation.
+    Of the rules that screen neighbours, this one is closest to `loss_based`, and the one for different tasks.
+
+    Limits: the shortlist may hold no good neighbour. Then the best of the bad ones has weight 1 − α, and the rule can
+    end up worse than no cooperation.
+
+    Assumes: At least one honest neighbour, and ρ no larger than the share of honest neighbours.
+    Cost: One distance and one evaluation of the loss per neighbour.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.ubar(share=0.5), rounds=5)
+
+    Reference:
+        Guo, Zhang, Yu, Xie, Ma, Xiang and Liu, "Byzantine-resilient decentralized stochastic gradient descent", IEEE
+        Transactions on Circuits and Systems for Video Technology 2021 (also known as Mozi).
+        https://arxiv.org/abs/2002.08569
     """
 
     share: float = 0.8
@@ -64,12 +80,12 @@ class ubar:
     alpha: float = 0.5
     """α: the weight of one's own model."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
         if not 0 < self.share <= 1:
-            raise BadInput(f"the share ρ of neighbours to shortlist must lie in (0, 1], but share is {self.share}")
+            raise BadInput(f"the share ρ of shortlisted neighbours must lie in (0, 1], but share is {self.share}")
 
     def init(self, table: Table) -> tuple[()]:
         return ()
@@ -86,24 +102,41 @@ class ubar:
 
 @dataclass(frozen=True)
 class clipped_gossip:
-    """ClippedGossip: everyone is heard, but nobody pulls farther than a radius.
+    """ClippedGossip: use every neighbour, but let none pull farther than a radius.
 
-    θ_k = θ̂_k + Σ_l w_lk clip(θ̂_l − θ̂_k, τ_k), clip(z, τ) = min(1, τ/‖z‖) z, with w_lk = 1 / |N_k|, |N_k| counting
-    the agent itself. That is a weighing rule: a_lk = w_lk min(1, τ_k / ‖θ̂_l − θ̂_k‖), the rest one's own.
+    Equation:
+        clip(z, τ) = min(1, τ / ‖z‖) z
+        θ_k = θ̂_k + (1 / |N_k|) Σ_{l∈N_k} clip(θ̂_l − θ̂_k, τ_k)
 
-    He, Karimireddy and Jaggi, "Byzantine-robust decentralized learning via ClippedGossip", arXiv 2202.01545, 2022:
-    its update. The radius of their theorem, τ_k² = Σ_honest w_lk E‖θ̂_l − θ̂_k‖² / δ_k, needs to know who is honest.
-    Without `radius`, τ_k is therefore the distance of the farthest neighbour after the f farthest are set aside,
-    which for f = 1 is what the authors' program does. f is lowered to less than half of those heard.
+    It is a weighing rule: a_lk = min(1, τ_k / ‖θ̂_l − θ̂_k‖) / |N_k|, and the agent itself has the rest.
 
-    Converges to within O(δ ζ²/γ²) of a stationary point, δ the weight of liars, ζ the difference between tasks and γ
-    the spectral gap. Costs one distance a neighbour, |N_k| d. Liars inside the radius are weighed as everyone is.
+    The radius of the paper's theorem, τ_k² = Σ w_lk E‖θ̂_l − θ̂_k‖² / δ_k over honest l, needs to know who is honest.
+    By default, each agent therefore sets aside its f farthest neighbours and takes the distance of the farthest one
+    left. For f = 1, this is what the authors' program does. f is lowered to less than half of those heard.
+
+    With the theorem's radius, the models come within O(δ ζ² / γ²) of a stationary point. Here δ is the weight of
+    Byzantine agents, ζ the difference between tasks and γ the spectral gap.
+
+    Limits: Byzantine neighbours inside the radius have the weight of any other.
+
+    Assumes: An honest majority of neighbours with similar tasks.
+    Cost: One distance per neighbour, |N_k| d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.clipped_gossip(f=1), rounds=5)
+
+    Reference:
+        He, Karimireddy and Jaggi, "Byzantine-robust decentralized learning via ClippedGossip", 2022.
+        https://arxiv.org/abs/2202.01545
     """
 
     radius: float | None = None
-    """τ, the same for all; chosen by each agent in each round unless given."""
+    """τ, the same for all agents. By default each agent chooses its own in every round, with f."""
     f: float = 0.2
-    """How many neighbours, or which share of them, to leave out when choosing the radius."""
+    """f: how many of the farthest neighbours to ignore when choosing the radius, as a whole number or as a share below
+    1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -117,7 +150,7 @@ class clipped_gossip:
         distance = _from_others(inbox, inbox.own)
         radius = self._chosen(inbox, distance) if self.radius is None else distance.new_full((1, 1), self.radius)
         clip = torch.where(distance <= radius, 1.0, radius / distance)
-        # Too far to be measured is too far to be clipped.
+        # A model at infinite distance cannot be clipped, so it gets no weight.
         clip = torch.where(distance < math.inf, clip, 0.0)
         weights = clip / (1 + others(inbox.heard).sum(1, keepdim=True))
         weights[:, 0] = 1 - weights[:, 1:].sum(1)
@@ -130,28 +163,40 @@ class clipped_gossip:
 
 @dataclass(frozen=True)
 class balance:
-    """BALANCE: whoever is within a share of my own norm, a share that shrinks over time.
+    """BALANCE: accept neighbours within a share of my own norm, a share that shrinks over time.
 
-    A_k = {l : ‖θ̂_l − θ̂_k‖ ≤ γ exp(−κ t/T) ‖θ̂_k‖}, θ_k = α θ̂_k + (1 − α) mean of A_k, and θ̂_k alone where A_k is
-    empty.
+    Equation:
+        τ_k = γ e^{−κ t/T} ‖θ̂_k‖
+        A_k = {l ≠ k : ‖θ̂_l − θ̂_k‖ ≤ τ_k}
+        θ_k = α θ̂_k + (1 − α) mean_{l∈A_k} θ̂_l
 
-    Fang, Zhang, Hairi, Khanduri, Liu, Lu, Liu and Gong, "Byzantine-robust decentralized federated learning", ACM CCS
-    2024: its criterion and its update, with λ(t) = t/T. Nothing is assumed about how many neighbours lie; models of
-    the honest are assumed to stay bounded and near each other. Costs one distance a neighbour, |N_k| d.
+    If A_k is empty, the agent keeps θ̂_k. t counts the rounds; the paper's λ(t) is t/T. A rule does not know how long a
+    run lasts, so `rounds` is T. After T rounds the threshold stays as it is.
 
-    A rule does not know how long a run lasts: `rounds` is T, and after it the threshold stays where it is. Distances
-    are relative to the norm of one's own model, so that shifting all models changes who is accepted, and who starts
-    at zero accepts nobody until it has moved.
+    Limits: the threshold is relative to the norm of the agent's model. A shift of all models changes who is accepted.
+    An agent that starts at zero accepts nobody until it has moved.
+
+    Assumes: Honest models that stay bounded and near each other. Any number of neighbours may be Byzantine.
+    Cost: One distance per neighbour, |N_k| d operations.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.balance(rounds=5), rounds=5)
+
+    Reference:
+        Fang, Zhang, Hairi, Khanduri, Liu, Lu, Liu and Gong, "Byzantine-robust decentralized federated learning", ACM
+        CCS 2024. https://arxiv.org/abs/2406.10416
     """
 
     gamma: float = 0.3
-    """γ: the share of one's own norm accepted in the first round."""
+    """γ: the share of one's own norm that is accepted in the first round."""
     kappa: float = 1.0
-    """κ: by which power of e it has shrunk in the end."""
+    """κ: the share has shrunk by the factor exp(−κ) after T rounds."""
     alpha: float = 0.5
     """α: the weight of one's own model."""
     rounds: int = 500
-    """T: the number of rounds after which the threshold shrinks no more."""
+    """T: the number of rounds after which the threshold stays as it is."""
 
     def __post_init__(self) -> None:
         _check_threshold(self.gamma, self.kappa, self.alpha, self.rounds)
@@ -168,34 +213,54 @@ class balance:
 
 @dataclass(frozen=True)
 class sketchguard:
-    """SketchGuard: BALANCE with distances between sketches of a few numbers, as one would send ahead of a model.
+    """SketchGuard: BALANCE with distances between short sketches, which agents could send ahead of their models.
 
-    A_k = {l : ‖s(θ̂_l) − s(θ̂_k)‖ ≤ γ exp(−κ t/T) ‖s(θ̂_k)‖}, θ_k = α θ̂_k + (1 − α) mean of A_k, where s is a count
-    sketch: coordinate i is added to bucket h(i) with sign σ(i), so that E‖s(x)‖² = ‖x‖².
+    Equation:
+        s(x)_j = Σ_{i : h(i) = j} σ(i) x_i
+        τ_k = γ e^{−κ t/T} ‖s(θ̂_k)‖
+        A_k = {l ≠ k : ‖s(θ̂_l) − s(θ̂_k)‖ ≤ τ_k}
+        θ_k = α θ̂_k + (1 − α) mean_{l∈A_k} θ̂_l
 
-    Rangwala, Azzedin, Sinnott and Buyya, "SketchGuard: scaling Byzantine-robust decentralized federated learning via
-    sketch-based screening", arXiv 2510.07922, 2025. Their bound is BALANCE's with γ √((1 + ε)/(1 − ε)) for γ, ε of the
-    order of width^(−1/2). h and σ follow from `seed` and are everybody's; buckets are equally large, and with at least
-    as many as parameters the distances are exact. Costs d a message for its sketch and |N_k| width for distances; the
-    point is what it saves on a network, where only accepted neighbours send whole models.
+    s is a count sketch: it adds coordinate i with sign σ(i) to bucket h(i), so that E‖s(x)‖² = ‖x‖². All agents use the
+    same h and σ, made from `seed`. The buckets are equally large. With at least as many buckets as parameters,
+    distances are exact. The bound is that of `balance` with γ √((1 + ε)/(1 − ε)) in place of γ, where ε is of the order
+    of 1/√width.
 
-    Who knows the seed can send a model that is far away and has a sketch that is near.
+    The point of sketches is to save traffic: only accepted neighbours send whole models.
+
+    Limits: an attacker that knows the seed can send a model that is far away and has a near sketch.
+
+    Assumes: Honest models that stay bounded and near each other, and a secret seed. Any number of neighbours may be
+    Byzantine.
+    Cost: d operations per message for its sketch, and |N_k| width operations for the distances.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.sketchguard(width=2, rounds=5), rounds=5)
+
+    Reference:
+        Rangwala, Azzedin, Sinnott and Buyya, "SketchGuard: scaling Byzantine-robust decentralized federated learning
+        via sketch-based screening", 2025. https://arxiv.org/abs/2510.07922
     """
 
     width: int = 1000
-    """The numbers in a sketch."""
+    """The number of buckets in a sketch."""
     gamma: float = 0.3
+    """γ: the share of the norm of one's own sketch that is accepted in the first round."""
     kappa: float = 1.0
+    """κ: the share has shrunk by the factor exp(−κ) after T rounds."""
     alpha: float = 0.5
+    """α: the weight of one's own model."""
     rounds: int = 500
-    """γ, κ, α and T as in `balance`."""
+    """T: the number of rounds after which the threshold stays as it is."""
     seed: int = 0
-    """Which hash functions; the same for all agents."""
+    """Which hash functions to use; the same for all agents."""
 
     def __post_init__(self) -> None:
         _check_threshold(self.gamma, self.kappa, self.alpha, self.rounds)
         if self.width < 1:
-            raise BadInput(f"a sketch needs at least one number, but width is {self.width}")
+            raise BadInput(f"a sketch needs at least one bucket, but width is {self.width}")
 
     def init(self, table: Table) -> Elapsed:
         return (table.new_zeros(len(table)),)
@@ -212,20 +277,34 @@ class sketchguard:
 
 @dataclass(frozen=True)
 class ios:
-    """Iterative outlier scissor: f times leave out whoever is farthest from the mean of those still in.
+    """Iterative outlier scissor: f times, drop the neighbour that is farthest from the mean of those left.
 
-    U ← N_k with the agent itself; f times U ← U \\ argmax_{l ∈ U, l ≠ k} ‖θ̂_l − mean of U‖; θ_k = mean of U.
+    Equation:
+        U ← N_k
+        f times:  U ← U ∖ {argmax_{l∈U, l≠k} ‖θ̂_l − θ̄_U‖}
+        θ_k = θ̄_U = mean_{l∈U} θ̂_l
 
-    Wu, Chen and Ling, "Byzantine-resilient decentralized stochastic optimization with robust aggregation rules", IEEE
-    Transactions on Signal Processing 2023: its IOS with equal weights. Contracts towards the honest mean where liars
-    have less than a third of the weight. f is lowered to less than half of those heard. Costs |N_k|² d, for the inner
-    products from which all f means and distances follow.
+    The agent never drops itself. f is lowered to less than half of those heard. The result contracts towards the honest
+    mean if Byzantine agents have less than a third of the weight. Equal weights stand in for the paper's mixing matrix.
 
-    For few liars who send what sticks out; with several tasks the minority task sticks out, too.
+    Limits: it finds a few Byzantine agents that stand out. With several tasks, the agents of the minority task stand
+    out too.
+
+    Assumes: At most f Byzantine neighbours with less than a third of the weight, and one task.
+    Cost: |N_k|² d operations, for the inner products that give all f means and distances.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.ios(f=1), rounds=5)
+
+    Reference:
+        Wu, Chen and Ling, "Byzantine-resilient decentralized stochastic optimization with robust aggregation rules",
+        IEEE Transactions on Signal Processing 2023. https://arxiv.org/abs/2206.04568
     """
 
     f: float = 0.2
-    """How many neighbours, or which share of them, to leave out."""
+    """f: how many neighbours to drop, as a whole number or as a share below 1."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -245,16 +324,18 @@ class ios:
 
 
 def _from_others(inbox: Inbox, own: Float[Tensor, "agent number"]) -> Table:
-    """How far everyone else is from `own`; infinite for oneself, for the silent and for what cannot be measured."""
+    """The distance of every neighbour from `own`. Infinite for the agent itself, for silent neighbours and where it
+    overflows."""
     return torch.where(others(inbox.heard), inbox.distance(own), math.inf)
 
 
 def _smallest(distance: Table, number: Int[Tensor, " agent"]) -> Float[Tensor, "agent 1"]:
-    """The so-manyth smallest distance of each agent: the first for less than one."""
+    """The n-th smallest distance of each agent, where n is `number`; the smallest if that is below 1."""
     return distance.sort(1).values.gather(1, (number - 1).clamp(min=0)[:, None])
 
 
 def _within(distance: Table, threshold: Float[Tensor, "agent 1"]) -> Kept:
+    """Finite distances of at most the threshold."""
     return (distance <= threshold) & (distance < math.inf)
 
 
@@ -264,7 +345,8 @@ def _shrinking(gamma: float, kappa: float, elapsed: Float[Tensor, " agent"]) -> 
 
 
 def _own_and_mean(kept: Kept, alpha: float, dtype: torch.dtype) -> Table:
-    """Weights of α θ̂_k + (1 − α) mean of those kept, the agent itself not being one; its own where nobody is."""
+    """The weights of α θ̂_k + (1 − α) mean of the neighbours kept. Where none is kept, the agent itself has all
+    weight."""
     weights = normalised(kept.to(dtype)) * (1 - alpha)
     weights[:, 0] += alpha
     return weights
@@ -274,7 +356,7 @@ def _own_and_mean(kept: Kept, alpha: float, dtype: torch.dtype) -> Table:
 
 
 def sketched(rows: Float[Tensor, "row parameter"], width: int, seed: int = 0) -> Float[Tensor, "row width"]:
-    """The count sketch of every row: `width` sums of coordinates with random signs, or as many as there are.
+    """The count sketch of every row: `width` sums of coordinates with random signs, at most one sum per coordinate.
 
     >>> rows = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
     >>> sketched(rows, width=2).shape, sketched(rows, width=5).norm(dim=1)
@@ -287,7 +369,7 @@ def sketched(rows: Float[Tensor, "row parameter"], width: int, seed: int = 0) ->
 
 
 def _summed(signed: Float[Tensor, "row parameter"], width: int) -> Float[Tensor, "row width"]:
-    """Coordinate i of those in random order goes to bucket i modulo width."""
+    """The coordinates are in random order; coordinate i goes to bucket i modulo width."""
     padded = torch.nn.functional.pad(signed, (0, -signed.shape[1] % width))
     return padded.view(len(signed), -1, width).sum(1)
 
@@ -296,7 +378,7 @@ def _summed(signed: Float[Tensor, "row parameter"], width: int) -> Float[Tensor,
 def _hashes(
     parameters: int, seed: int, device: torch.device
 ) -> tuple[Int[Tensor, " parameter"], Int[Tensor, " parameter"]]:
-    """A random order and a random sign for every coordinate."""
+    """A random order of the coordinates and a random sign for each."""
     bits = Draws.of(seed, 1, device).bits("sketch", torch.zeros(1, dtype=torch.long, device=device), parameters)[0, 0]
     return bits.argsort(), (1 - 2 * (bits & 1)).to(torch.int8)
 
@@ -312,10 +394,11 @@ def _without_outliers(
     *,
     most: int,
 ) -> Table:
-    """Equal weights for those left when f times the farthest from the mean went; f ≤ most, and less than the others.
+    """Equal weights for those left after f times the farthest from the mean was dropped. f is at most `most`.
 
-    From lengths and cosines of what everyone differs from me, because ‖x_l − x̄‖² = ‖x_l‖² − 2 x_lᵀx̄ + ‖x̄‖²; lengths are
-    taken relative to the largest still there, so that no square overflows and none is lost to one that has gone.
+    It needs only lengths and cosines of the differences to the agent itself, as ‖x_l − x̄‖² = ‖x_l‖² − 2 x_lᵀx̄ +
+    ‖x̄‖². Lengths are relative to the largest one left. So no square overflows, and dropped outliers do not drown the
+    others.
     """
     largest = torch.finfo(messages.dtype).max
     gap = (messages - messages[:, :1]).clamp_(-largest, largest)
@@ -337,18 +420,20 @@ def _without_outliers(
     return uniformly(kept, messages.dtype)
 
 
-# What can be asked for ------------------------------------------------------------------------------------------
+# Checks of settings ---------------------------------------------------------------------------------------------
 
 
 def _check_alpha(alpha: float) -> None:
+    """Refuse an α outside [0, 1]."""
     if not 0 <= alpha <= 1:
         raise BadInput(f"the weight α of one's own model must lie in [0, 1], but alpha is {alpha}")
 
 
 def _check_threshold(gamma: float, kappa: float, alpha: float, rounds: int) -> None:
+    """Refuse thresholds that make no sense."""
     _check_alpha(alpha)
     for name, letter, value in (("gamma", "γ", gamma), ("kappa", "κ", kappa)):
         if not 0 <= value < math.inf:
-            raise BadInput(f"{letter} must be a number that is not negative, but {name} is {value}")
+            raise BadInput(f"{letter} must be 0 or a positive number, but {name} is {value}")
     if rounds < 1:
-        raise BadInput(f"the threshold needs at least one round to shrink in, but rounds is {rounds}")
+        raise BadInput(f"the threshold needs at least one round to shrink, but rounds is {rounds}")

@@ -1,8 +1,8 @@
-"""The paper's rule with less judging, which is where its time goes: some neighbours, some rounds, some of a batch.
+"""The paper's rule with fewer loss evaluations: judge some neighbours, in some rounds, on a part of the batch.
 
-Whoever is not judged in a round has no weight in it: a model that nobody looked at may be anything, and who is known
-to look every other round will be lied to in between. What is saved really is saved: only those who are due are
-computed, whole models at a time where everyone hears everyone.
+Loss evaluations take most of the time of `loss_based`. A neighbour that is not judged in a round has no weight in it. A
+model that nobody checked may be anything, and an attacker that knows when it is checked will attack in between. The
+saving is real: only the losses that are due are computed, for whole models at a time where everyone hears everyone.
 """
 
 from __future__ import annotations
@@ -24,39 +24,59 @@ from varangian.rules.mixture_loss import onto_self
 
 
 class Spared(NamedTuple):
-    """What is known of each neighbour, and when to look at it again."""
+    """What is known about each neighbour, and when to judge it again."""
 
     known: Smoothed
+    """φ and how much of it has been observed."""
     span: Table
-    """How many rounds to leave it alone when it is rejected the next time."""
+    """The length of the pause after the next rejection, in rounds."""
     rest: Table
-    """How many rounds it is still left alone."""
+    """How many rounds of the current pause are left."""
 
 
 @dataclass(frozen=True)
 class sparing:
-    """The paper's rule, judging not everyone, not always, or not on the whole batch.
+    """The paper's rule with fewer loss evaluations: it need not judge every neighbour, every round or the whole batch.
 
-    φ_lk smooths the losses that were observed, and stays as it is in between: keep l while φ_lk ≤ φ_kk, weigh by 1/φ_lk
-    (eq. 9, 10); who is not judged in a round has no weight in it. With nothing spared it is `loss_based`, number for
-    number. Theorem 1 speaks of risks, not of how they are estimated; a change in a neighbour is noticed later. Costs
-    the part of `loss_based`'s evaluations that is due; with `back_off` or `most`, on a GPU, also a moment of waiting
-    for it to tell how many those are.
+    Equation:
+        φ_lk ← (1 − ν) φ_lk + ν ℓ(θ̂_l; ξ_k)  if l is judged
+        K_k = {l is judged : φ_lk ≤ φ_kk}
+        a_lk ∝ 1 / φ_lk  if l ∈ K_k,  else 0
+
+    Without a judgement, φ_lk stays as it is and the neighbour has no weight in this round. By default nothing is
+    spared, and the rule gives exactly the numbers of `loss_based`.
+
+    Theorem 1 is about risks, not about how they are estimated, so it still applies. But the agent notices a change in a
+    neighbour later.
+
+    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. Any number of
+    neighbours may be Byzantine.
+    Cost: The share of `loss_based`'s loss evaluations that is due. With `back_off` or `most`, a GPU also waits once per
+    round to learn how many are due.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.sparing(every=2), rounds=5)
+
+    Reference:
+        Ours. It builds on `loss_based`: Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task
+        learning", NeurIPS 2020. https://arxiv.org/abs/2010.13032
     """
 
     every: int = 1
-    """Judge in every so many rounds."""
+    """Judge in every n-th round only, where n is this number; in between agents keep their own model."""
     part: float = 1.0
-    """Judge on this share of the batch, its first items."""
+    """The share of the batch to judge on: its first items."""
     back_off: int = 1
-    """Leave alone who is rejected: for one round, then for two, four, …, so many at most; who is kept once is judged
-    every time again. Nobody is ignored for ever."""
+    """Pause after a rejection: for 1 round, then 2, 4, …, but judge at least once in this many rounds. With 1 there are
+    no pauses. A neighbour that is kept once has no more pauses until it is rejected again."""
     most: int | None = None
-    """Judge so many neighbours in a round, taking turns in the order in which they are listed: then that matters."""
+    """The most neighbours to judge per round, in turns, in the order of the list. By default all."""
     smoothing: float | None = None
-    """ν; the task's own ν_k unless given."""
+    """ν: the weight of the newest round. By default the task's own ν_k."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
@@ -64,7 +84,7 @@ class sparing:
             if value < 1:
                 raise BadInput(f"sparing needs {name} to be at least 1, but it is {value}")
         if not 0 < self.part <= 1:
-            raise BadInput(f"a part of the batch lies above 0 and is at most 1, but part is {self.part}")
+            raise BadInput(f"the part of the batch must lie in (0, 1], but part is {self.part}")
 
     def init(self, table: Table) -> Spared:
         return Spared(Smoothed.start(table, 0.0), torch.ones_like(table), torch.zeros_like(table))
@@ -82,7 +102,7 @@ class sparing:
         return Combined(inbox.mix(weights), weights, self._next(kept, loss < math.inf, known, state))
 
     def _due(self, inbox: Inbox, state: Spared) -> Bool[Tensor, "agent slot"]:
-        """Who is to be judged now: oneself, and whoever is not left alone and whose turn it is."""
+        """Which slots to judge now: the agent itself, and neighbours without a pause whose turn it is."""
         due = state.rest <= 0
         if self.most is not None:
             neighbours = (inbox.heard.sum(1, keepdim=True) - 1).clamp(min=1)
@@ -93,7 +113,7 @@ class sparing:
         return due
 
     def _next(self, kept: Bool[Tensor, "agent slot"], judged: Tensor, known: Smoothed, state: Spared) -> Spared:
-        """Twice as long for who is rejected again, no time at all for who is kept; a round passes for the others."""
+        """A pause twice as long after each rejection, none after being kept. Running pauses get one round shorter."""
         if self.back_off == 1:
             return state._replace(known=known)
         rejected = judged & ~kept

@@ -1,11 +1,11 @@
-"""Rules around rules: take what another rule combines only when there is reason to.
+"""Rules around rules: use what another rule combines only when there is reason to.
 
 verified = another rule's model while it is no worse than mine,   else mine
 patient  = mine for some rounds,                                  then another rule's
 paired   = smoothed difference of losses,   keep not significantly worse,   weigh by inverse
 
-The paper's filter compares the smoothed losses of two models. On the same sample both have much of their noise in
-common, so that their difference says sooner which is better; and the model to be judged in the end is the combined one.
+The paper's filter compares the smoothed losses of two models. On the same sample both losses share much of their noise.
+Their difference therefore shows sooner which model is better. And what counts in the end is the combined model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AnyRule = Rule[Any]
 
 
 class Watched(NamedTuple):
-    """What another rule remembers, and the smoothed loss of its models less that of one's own."""
+    """The state of another rule, and the smoothed loss of its models less that of one's own."""
 
     inner: Any
     excess: Smoothed
@@ -38,28 +38,42 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True)
 class verified:
-    """Another rule's combined model while its smoothed loss is not above that of my own, else my own.
+    """Use another rule's combined model while its smoothed loss is not above that of my own model.
 
-    d_k ← (1 − ν) d_k + ν (ℓ(θ_k'; ξ_k) − ℓ(θ̂_k; ξ_k)), θ_k' being what the other rule combines, judged in every round
-    whether it was taken or not; θ_k = θ_k' if d_k ≤ 0, else θ̂_k.
+    Equation:
+        d_k ← (1 − ν) d_k + ν (ℓ(θ_k'; ξ_k) − ℓ(θ̂_k; ξ_k))
+        θ_k = θ_k'  if d_k ≤ 0,  else θ̂_k
 
-    The second claim of the paper's Theorem 1, E r_k(θ_k) ≤ E r_k(θ̂_k) in every round, made a test instead of a
-    consequence: it needs neither convex risks nor a filter, and holds for any rule and any number of liars as far as
-    the last 1/ν samples tell. A combined model without a finite loss is not taken, whatever was before. Costs two
-    evaluations of the loss per agent and round besides the rule's own. It rescues rules that fail, such as `average`,
-    and costs rules that do not some of their gain: what is better by less than the noise is taken half of the time.
-    A large gain early on is remembered for some multiples of 1/ν rounds, in which a worse model may pass.
+    θ_k' is what the other rule combines. It is judged in every round, whether it was used or not. A combined model
+    without a finite loss is never used.
 
-    >>> from varangian import simulate, studies
-    >>> result = simulate(studies.target_localization(agents=12), rule=verified(average(), smoothing=0.02), rounds=5)
+    The second claim of Theorem 1, E r_k(θ_k) ≤ E r_k(θ̂_k) in every round, becomes a test here instead of a
+    consequence. It needs neither convex risks nor a filter. It holds for any rule, as far as the last 1/ν samples tell.
+
+    Limits: it rescues rules that fail, such as `average`, but takes some of the gain of rules that work. An improvement
+    smaller than the noise is used only half of the time. A large early gain is remembered for several times 1/ν rounds,
+    and a worse model may pass during them.
+
+    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. Any number of
+    neighbours may be Byzantine.
+    Cost: Two evaluations of the loss, and the cost of the other rule.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.verified(rules.average()), rounds=5)
+
+    Reference:
+        Ours. It builds on Theorem 1 of Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning",
+        NeurIPS 2020. https://arxiv.org/abs/2010.13032
     """
 
     rule: AnyRule = field(default_factory=average)
     """The rule to verify."""
     smoothing: float | None = None
-    """ν; the task's own ν_k unless given."""
+    """ν: the weight of the newest round. By default the task's own ν_k."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
@@ -72,13 +86,13 @@ class verified:
         theirs, mine = judged(inbox, torch.stack((combined.models, inbox.own), 1), self.judge).unbind(1)
         nu = self.smoothing or _of_agents(inbox.forgetting)
         mean, excess = smooth(_difference(theirs[:, None], mine[:, None])[:, 0], nu, state.excess)
-        # With no loss of its own to compare with, an agent takes what has one.
+        # An agent whose own loss is not finite accepts any model with a finite loss.
         accept = torch.where(everyone(mine), mean <= 0, everyone(theirs))
         return _taken(inbox, combined, accept, Watched(combined.state, excess))
 
 
 class Waiting(NamedTuple):
-    """What another rule remembers, and how many rounds each agent has seen."""
+    """The state of another rule, and how many rounds each agent has seen."""
 
     inner: Any
     rounds: Float[Tensor, " agent"]
@@ -86,23 +100,38 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class patient:
-    """Alone for the first rounds, while another rule already gathers evidence, then the other rule.
+    """Learn alone in the first rounds, while another rule already gathers evidence; then follow that rule.
 
-    θ_k = θ̂_k in the first T rounds, afterwards what the rule combines from all it has seen.
+    Equation:
+        θ_k = θ̂_k  in the first T rounds
+        θ_k = θ_k'  afterwards
 
-    A bland lie beats an untrained model: before an agent has learnt anything, messages near zero really are no worse
-    than its own, a rule that judges by loss accepts them, and what they leave may take long to unlearn. Costs what the
-    rule costs; the gain of the first rounds is forgone. The rule's own guarantees hold from round T on.
+    θ_k' is what the other rule combines from all it has seen. An untrained model is easy to beat: messages near zero
+    really are no worse than it. A rule that judges by loss accepts them, and their effect may take long to unlearn.
+
+    Limits: the agent forgoes the gain of the first rounds. The other rule's guarantees hold from round T on.
+
+    Assumes: What the other rule assumes.
+    Cost: That of the other rule.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.patient(rules.loss_based(), rounds=3), rounds=5)
+
+    Reference:
+        Ours. It builds on `loss_based`: Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task
+        learning", NeurIPS 2020. https://arxiv.org/abs/2010.13032
     """
 
     rule: AnyRule = field(default_factory=loss_based)
-    """The rule to follow then."""
+    """The rule to follow after the wait."""
     rounds: int = 10
-    """T: how many rounds to wait."""
+    """T: how many rounds to learn alone."""
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
-            raise BadInput(f"patient cannot wait for {self.rounds} rounds; give rounds=0 or more")
+            raise BadInput(f"patient cannot wait for {self.rounds} rounds; use rounds=0 or more")
 
     def init(self, table: Table) -> Waiting:
         return Waiting(self.rule.init(table), table.new_zeros(len(table)))
@@ -113,7 +142,7 @@ class patient:
 
 
 class Compared(NamedTuple):
-    """Smoothed losses, smoothed differences to one's own loss, and the smoothed squares of these."""
+    """Smoothed losses, smoothed differences to one's own loss, and smoothed squares of these differences."""
 
     risk: Smoothed
     excess: Smoothed
@@ -122,31 +151,52 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class paired:
-    """Keep l unless its loss is significantly above mine on the same samples, weigh by 1/φ_lk.
+    """Keep a neighbour unless its loss is significantly above mine on the same samples, weigh by inverse loss.
 
-    d_lk smooths ℓ(θ̂_l; ξ_k) − ℓ(θ̂_k; ξ_k) and v_lk its square; keep l iff d_lk ≤ z √(min(v_lk − d_lk², φ_kk²) W), where
-    W = Σ w² over the weights w of the samples in a smoothed mean, ν/(2 − ν) in the long run: z standard errors of
-    d_lk. φ smooths the loss; a_lk ∝ 1/φ_lk over those kept, as in eq. 10.
+    Equation:
+        δ_lk = ℓ(θ̂_l; ξ_k) − ℓ(θ̂_k; ξ_k)
+        d_lk ← (1 − ν) d_lk + ν δ_lk
+        v_lk ← (1 − ν) v_lk + ν δ_lk²
+        K_k = {l : d_lk ≤ z √(min(v_lk − d_lk², φ_kk²) W)}
+        a_lk ∝ 1 / φ_lk  if l ∈ K_k,  else 0
 
-    The paper's filter with the test for paired samples, in place of φ_lk ≤ φ_kk. Neighbours that are as good as
-    oneself are kept nearly always instead of half of the time; one that is worse by less than the noise is kept, too,
-    and Theorem 1 then holds up to z standard errors. These are never taken to be more than z φ_kk √W, for otherwise a
-    sender who lies once in a while, and enormously, would owe its pardon to the spread it causes itself. Best where
-    neighbours fall into those with the same task and those with quite another; where all tasks differ a little,
-    `loss_based` is stricter, and right. Costs one evaluation of the loss per neighbour and round.
+    φ is the smoothed loss, as in `loss_based`. The root is the standard error of d_lk. W is the sum of squared weights
+    of the samples in a smoothed mean, in the long run ν / (2 − ν). The bound φ_kk² matters: without it, a sender of
+    rare but enormous errors would be excused by the spread that it causes itself.
+
+    This is the paper's filter with a test for paired samples instead of φ_lk ≤ φ_kk. Neighbours as good as the agent
+    itself are kept nearly always, and not only half of the time.
+
+    Limits: a neighbour that is worse by less than the noise is kept too. Theorem 1 then holds up to z standard errors.
+    The rule is best where a neighbour has either the same task or quite another one. Where all tasks differ a little,
+    `loss_based` is stricter, and right.
+
+    Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. Any number of
+    neighbours may be Byzantine.
+    Cost: One evaluation of the loss per neighbour.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.paired(significance=2.0), rounds=5)
+
+    Reference:
+        Ours. It builds on `loss_based`, Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task
+        learning", NeurIPS 2020. https://arxiv.org/abs/2010.13032 and on the paired test of Student, "The probable error
+        of a mean", Biometrika 6, 1908. https://doi.org/10.1093/biomet/6.1.1
     """
 
     significance: float = 2.0
-    """z: how many standard errors above one's own loss are still no reason to leave a neighbour out."""
+    """z: how many standard errors above one's own loss are still accepted."""
     smoothing: float | None = 0.02
-    """ν; none takes the task's own ν_k."""
+    """ν: the weight of the newest round. With None, the task's own ν_k."""
     judge: JudgedOn | None = None
-    """On the next sample or on the same one just trained on; as the task says unless given."""
+    """The sample to judge on: the `next` one, or the `same` one as just trained on. By default the task decides."""
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
         if not 0 <= self.significance < math.inf:
-            raise BadInput(f"significance is a number of standard errors, 0 or more, but is {self.significance}")
+            raise BadInput(f"significance counts standard errors and must be 0 or more, but is {self.significance}")
 
     def init(self, table: Table) -> Compared:
         return Compared(Smoothed.start(table, 0.0), Smoothed.start(table, 0.0), Smoothed.start(table, 0.0))
@@ -159,20 +209,20 @@ class paired:
         square, of_square = smooth(excess.square(), nu, state.square)
         variance = torch.minimum(square - mean.square(), risk[:, :1].clamp(min=0).square()).clamp(min=0)
         slack = self.significance * (variance * _concentration(nu, of_mean.mass)).sqrt()
-        # With no loss of its own to compare with, an agent keeps whoever has one.
+        # An agent whose own loss is not finite keeps every neighbour with a finite loss.
         kept = torch.where(everyone(loss[:, :1]), everyone(mean) & (mean <= slack), everyone(loss))
         weights = by_inverse(risk, kept)
         return Combined(inbox.mix(weights), weights, Compared(of_risk, of_mean, of_square))
 
 
 def _difference(loss: Table, own: Float[Tensor, "agent 1"]) -> Table:
-    """By how much a loss is above one's own, never so much that its square overflows; infinite where unknown."""
+    """How much a loss is above one's own, clamped so that its square stays finite. Infinite where unknown."""
     largest = torch.finfo(loss.dtype).max ** 0.5 / 2
     return torch.where(everyone(loss) & everyone(own), (loss - own).clamp(-largest, largest), math.inf)
 
 
 def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"], state: Any) -> Combined[Any]:
-    """What was combined where it is accepted, one's own model and all weight on it elsewhere."""
+    """The combined model where it is accepted, one's own model with all weight elsewhere."""
     accepted = accept[:, None]
     weights = combined.weights
     if weights is not None:
@@ -181,9 +231,10 @@ def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"]
 
 
 def _of_agents(forgetting: float | Float[Tensor, "agent 1"]) -> float | Float[Tensor, " agent"]:
+    """One forgetting factor per agent, without the slot dimension."""
     return forgetting if isinstance(forgetting, float) else forgetting[:, 0]
 
 
 def _concentration(nu: float | Tensor, mass: Table) -> Table:
-    """Σ w² for the weights w = ν (1 − ν)^j / mass of a smoothed mean, mass = 1 − (1 − ν)^t after t observations."""
+    """Σ w² for the weights w = ν (1 − ν)^j / mass of a smoothed mean; mass = 1 − (1 − ν)^t after t observations."""
     return torch.where(mass > 0, nu * (2 - mass) / ((2 - nu) * mass), 1.0)

@@ -1,4 +1,4 @@
-"""Digits: ten agents read digits, five of them handwritten on white, five on busy backgrounds."""
+"""Digits: ten agents read digits; five read handwriting on white, five read digits on busy backgrounds."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class digits:
     """The paper's CNN on digits: five agents on MNIST, five on digits over random backgrounds, with uneven data."""
 
     group2: GroupTwo = "synthetic"
-    """What the second five read: our own rendering, MNIST-M in grey, or the paper's set from Kaggle."""
+    """The images of the second group: our own rendering, MNIST-M in grey, or the paper's set from Kaggle."""
     agents_per_group: int = 5
     most: int = 2000
-    """Training images that an agent is fed in an epoch, drawn anew from its group's data: the one with most …"""
+    """Training images per epoch of the agent with the most data. They are drawn anew from its group's images."""
     fewest: int = 200
-    """… and the one with fewest; the others lie evenly between."""
+    """Training images per epoch of the agent with the least data; the others are evenly spaced between the two."""
     test_images: int = 400
     batch: int = 64
     optimiser: Literal["adam", "sgd"] = "adam"
-    """The text's plain gradient descent at 0.001 stays at chance; the authors' program uses Adam."""
+    """The paper says gradient descent at 0.001, which stays at chance; the authors' program uses Adam."""
     step_size: float = 0.001
     forgetting: float = 0.05
     judge: JudgedOn = "same"
-    """On the batch just trained on: the flattered own loss keeps out models of the other group longer."""
+    """On the batch just trained on. There an agent's own loss looks too good, so it rejects more of the other group."""
     epochs: int = 100
     max_rounds: int | None = None
-    """Stop after this many rounds, whatever the epochs."""
+    """Stop after this many rounds, even if epochs are left."""
 
     name: ClassVar[str] = "digits"
     byzantine: ClassVar[tuple[int, ...]] = (0, 2, 8)
@@ -68,7 +68,7 @@ class digits:
         return limited(self.scene(0).task, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
-        """Two groups of agents, everyone hearing everyone; who has how much is drawn by seed."""
+        """Two groups of agents on a complete graph; the seed decides how much data each agent has."""
         each = self.agents_per_group
         groups = [0] * each + [1] * each
         draws = Draws.of(seed, len(groups))
@@ -96,7 +96,7 @@ class digits:
         return Scene(task, Graph.complete(len(groups)), byzantine_by_group=True)
 
     def _amounts(self, draws: Draws, groups: list[int]) -> Int[Tensor, " agent"]:
-        """How many images each agent is fed an epoch; a group's last to turn Byzantine sees most (appendix B.3)."""
+        """Images per epoch of each agent. In a group, the last agent to turn Byzantine has most (appendix B.3)."""
         ladder = torch.linspace(self.fewest, self.most, self.agents_per_group).long()
         lots = draws.uniform("amount", 0, 1)[:, 0].clone()
         last = byzantine_order(draws, groups)[-2:]
@@ -136,7 +136,7 @@ _GROUP_TWO: dict[str, Callable[[], data.Digits]] = {
 
 @lru_cache(maxsize=2)
 def _images(read: Callable[[], data.Digits]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images as the network takes them, (item, 1, 28, 28) in [0, 1], and labels."""
+    """Images in the form that the network needs, (item, 1, 28, 28) in [0, 1], and labels."""
     found = read()
 
     def scaled(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
@@ -147,18 +147,18 @@ def _images(read: Callable[[], data.Digits]) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _shared(sets: list[tuple[Tensor, Tensor]], each: int) -> Pool:
-    """All training images of a group for each of its agents."""
+    """A pool in which every agent of a group has all training images of that group."""
     start = torch.tensor([0, len(sets[0][0])])
     members = [begin + torch.arange(len(x)) for begin, (x, _) in zip(start, sets, strict=True) for _ in range(each)]
     return Pool.of(torch.cat([x for x, _ in sets]), torch.cat([y for _, y in sets]), members)
 
 
 def _dealt(sets: list[tuple[Tensor, Tensor]], amounts: list[int], first: Draws) -> list[tuple[Tensor, Tensor]]:
-    """So many of a group's images to each of its agents, nothing twice, in an order drawn by seed."""
+    """Deal the images of each group to its agents: `amounts` each, none twice, in an order drawn by seed."""
     hands: list[tuple[Tensor, Tensor]] = []
     for group, (x, y) in enumerate(sets):
         if sum(amounts) > len(x):
-            raise BadInput(f"{sum(amounts)} test images are wanted, but there are {len(x)}; lower test_images")
+            raise BadInput(f"{sum(amounts)} test images are needed, but there are {len(x)}; lower test_images")
         order = first.uniform(f"deal {len(x)}", 0, len(x), torch.float64)[group].argsort()
         hands += [(x[part], y[part]) for part in order[: sum(amounts)].split(amounts)]
     return hands

@@ -1,4 +1,4 @@
-"""Human activity: 30 people, each an agent, tell what they are doing from their phone's motion sensors."""
+"""Human activity: 30 people are 30 agents, and recognise activities from the motion sensors of a phone."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ from varangian.studies.supervised import check_settings, correct, limited, seede
 
 @dataclass(frozen=True)
 class human_activity:
-    """Softmax regression on UCI HAR: 30 people are 30 agents, ten of whom see a tenth of their batches."""
+    """Softmax regression on UCI HAR: 30 people are 30 agents, and ten of them train on a tenth of their batches."""
 
     split: Literal["random", "blocked"] = "random"
-    """Which quarter of a person's windows is for testing: any, as in the paper, or the last recorded. Adjacent windows
-    overlap by half, so the random split flatters."""
+    """How to choose test windows: at random, as in the paper, or the last recorded ones of each person.
+
+    Adjacent windows overlap by half, so the random split gives results that are too good."""
     test_share: float = 0.25
+    """The share of a person's windows that is used for testing."""
     scarce: int = 10
-    """How many agents see few batches …"""
+    """How many agents train on few batches."""
     scarce_share: float = 0.1
-    """… and which part of them they see."""
+    """The share of their batches that these agents train on."""
     batch: int = 10
     step_size: float = 0.01
     forgetting: float = 0.05
     judge: JudgedOn = "same"
-    """On the batch just trained on: there one's own loss is a little flattered, and this strictness pays where
-    everybody's task differs a little."""
+    """On the batch just trained on. There an agent's own loss looks a little too good, so the filter is strict. That
+    pays where all tasks differ a little."""
     epoch: EpochEnds = "shortest"
-    """An epoch ends when the first agent is through its data, as in the authors' program, or when the last is."""
+    """An epoch ends when the first agent has used all its data, as in the authors' program, or when the last has."""
     epochs: int = 50
     max_rounds: int | None = None
-    """Stop after this many rounds, whatever the epochs."""
+    """Stop after this many rounds, even if epochs are left."""
 
     name: ClassVar[str] = "human-activity"
     byzantine: ClassVar[tuple[int, ...]] = (0, 10, 29)
@@ -62,13 +64,13 @@ class human_activity:
         return limited(self.scene(0).task, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
-        """Thirty people, everyone hearing everyone."""
+        """Thirty people on a complete graph."""
         x, y, people = _windows()
         draws = Draws.of(seed, len(people))
         train, test = zip(*(self._split(own, draws, agent) for agent, own in enumerate(people)), strict=True)
         if not 0 <= self.scarce < len(people):
-            raise BadInput(f"scarce must be below the {len(people)} agents there are, but is {self.scarce}")
-        # The last agent to turn Byzantine is never scarce: where only one is left, it has all its data (appendix B.2).
+            raise BadInput(f"scarce must be below the number of agents, {len(people)}, but is {self.scarce}")
+        # The last agent to turn Byzantine is never scarce, so the only normal agent has all its data (appendix B.2).
         order = byzantine_order(draws)[:-1]
         lots = draws.uniform("scarce", 0, 1)[order, 0]
         skip = torch.zeros(len(people))
@@ -100,7 +102,7 @@ class human_activity:
 
 @lru_cache(maxsize=1)
 def _windows() -> tuple[Tensor, Tensor, list[Tensor]]:
-    """All windows, and which are whose."""
+    """Features and labels of all windows, and the windows of each person."""
     read = data.human_activity()
     person = torch.from_numpy(read.person)
     whose = [torch.nonzero(person == k)[:, 0] for k in range(int(person.max()) + 1)]

@@ -1,4 +1,4 @@
-"""School: 139 London schools predict their pupils' exam scores, each from its own few pupils."""
+"""School: 139 London schools predict the exam scores of their pupils, each from its own data."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class school:
     """Linear regression of exam scores: 139 schools are 139 agents, with 22 to 251 pupils each."""
 
     test_share: float = 0.25
+    """The share of a school's pupils that is used for testing, at least two pupils."""
     batch: int = 10
     step_size: float = 0.03
     forgetting: float = 0.05
     judge: JudgedOn = "next"
-    """On the next batch: as with any linear regression, the batch just trained on flatters one's own model."""
+    """On the next batch. In linear regression an agent's own model looks too good on the batch just trained on."""
     epochs: int = 50
     max_rounds: int | None = None
-    """Stop after this many rounds, whatever the epochs."""
+    """Stop after this many rounds, even if epochs are left."""
 
     name: ClassVar[str] = "school"
     byzantine: ClassVar[tuple[int, ...]] = (0, 30, 138)
@@ -50,7 +51,7 @@ class school:
         return limited(self.scene(0).task, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
-        """All schools, everyone hearing everyone."""
+        """All schools on a complete graph."""
         x, y, pupils = _pupils()
         draws = Draws.of(seed, len(pupils))
         lots = draws.uniform("split", 0, max(map(len, pupils)))
@@ -79,7 +80,7 @@ class school:
 
 @dataclass(frozen=True, eq=False)
 class InPoints:
-    """Mean squared error told as root mean square error and as explained variance, per school."""
+    """The mean squared error of each school, also as root mean square error and as explained variance."""
 
     squared_error: Evaluation
     variance: Float[Tensor, " agent"]
@@ -92,13 +93,13 @@ class InPoints:
         return InPoints(self.squared_error.to(device), self.variance.to(device))
 
     def part(self, agents: Some) -> InPoints:
-        """Of some schools."""
+        """The same for some schools."""
         return InPoints(part_of(self.squared_error, agents), self.variance[agents])
 
 
 @lru_cache(maxsize=1)
 def _pupils() -> tuple[Tensor, Tensor, list[Tensor]]:
-    """All pupils' attributes, each scaled to at most 1, their scores in points, and who goes where."""
+    """Attributes of all pupils, each scaled to at most 1; their scores in points; and the pupils of each school."""
     read = data.school()
     x = torch.from_numpy(read.x)
     where = torch.from_numpy(read.school)

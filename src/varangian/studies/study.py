@@ -1,6 +1,6 @@
-"""What a study is: a flat value of settings that makes one network for each seed.
+"""What a study is: a dataclass of settings that makes one network for each seed.
 
-Every field of a study is a setting that configuration files and `--set` reach by its name.
+Configuration files and `--set` can change every field of a study by its name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from varangian.core.scene import Scene
 class Study(Protocol):
     name: ClassVar[str]
     byzantine: ClassVar[tuple[int, ...]]
-    """The numbers of Byzantine agents it is usually run with."""
+    """The numbers of Byzantine agents that a run uses by default."""
     attacks: ClassVar[tuple[AnyAttack, ...]]
-    """The attacks it has parameters of its own for; the first is the one it is usually run with."""
+    """The attacks for which this study has its own parameters. A run uses the first one by default."""
     metric: ClassVar[str]
-    """What its figures show."""
+    """The metric that figures show."""
     by_group: ClassVar[bool]
-    """Whether results are shown for each group of agents apart."""
+    """Whether results are shown separately for each group of agents."""
 
     @property
     def rounds(self) -> int: ...

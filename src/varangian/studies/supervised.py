@@ -1,4 +1,4 @@
-"""What studies on still data have in common."""
+"""What studies on finite datasets share."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def correct(predicted: Float[Tensor, "item label"], label: Tensor) -> Float[Tens
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Modules made inside start the same for the same seed; the global generator is left as it was."""
+    """Modules made inside start equal for equal seeds; the global random generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def check_settings(test_share: float, batch: int, epochs: int) -> None:
-    """What cannot be a share, a batch or a number of epochs is named."""
+    """Reject impossible values, and name the setting."""
     if not 0 < test_share < 1:
-        raise BadInput(f"test_share must lie between 0 and 1, but is {test_share}")
+        raise BadInput(f"test_share must be between 0 and 1, but is {test_share}")
     if epochs < 1 or batch < 1:
         raise BadInput(f"epochs and batch must be at least 1, but are {epochs} and {batch}")
 
 
 def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
-    """How many rounds so many epochs are, or the limit on them."""
+    """The number of rounds in `epochs` epochs, but at most `max_rounds`."""
     if task.epoch is None:
-        raise BadInput("a task without epochs cannot run for a number of them")
+        raise BadInput("this task has no epochs, so it cannot run for a number of epochs")
     return epochs * task.epoch if max_rounds is None else min(epochs * task.epoch, max_rounds)

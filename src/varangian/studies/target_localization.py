@@ -1,4 +1,4 @@
-"""Target localization: each of 100 agents finds one of four targets from noisy bearings and distances."""
+"""Target localization: each of 100 agents locates one of four targets from noisy bearings and distances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from varangian.attacks import pulling, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
-from varangian.core.layout import by_column
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
@@ -31,9 +30,9 @@ class target_localization:
     field_size: float = 3.0
     """Agents stand in the square [0, field_size]²."""
     radius: float = 1.0
-    """Agents hear each other within this distance …"""
+    """Agents hear each other if they are within this distance."""
     max_degree: int = 10
-    """… and at most this many others."""
+    """The largest number of other agents that an agent hears."""
     direction_noise: tuple[float, float] = (0.01, 0.1)
     """Each agent's σ_u² is drawn between these."""
     distance_noise: tuple[float, float] = (0.1, 0.2)
@@ -66,7 +65,7 @@ class target_localization:
         return Scene(self.task(seed), graph, positions=position)
 
     def task(self, seed: int) -> Task:
-        """What agents of one seed learn, on whatever network."""
+        """The task of one seed, which does not depend on the graph."""
         lot = Draws.of(seed, self.agents).uniform("noise", 0, 2, torch.float64)
         group = torch.arange(self.agents) % len(TARGETS)
         target = torch.tensor(TARGETS, dtype=torch.float64)[group]
@@ -101,7 +100,7 @@ def gradient_of_squared_error(theta: Models, sample: Sample) -> Models:
 
 
 def _excess(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
-    """θᵀu − y; written out, because a sum over two numbers at a time is slow."""
+    """θᵀu − y, written out, because sums over only two numbers are slow."""
     u, y = sample
     (one, other), (one_u, other_u) = theta.unbind(-1), u.unbind(-1)
     return torch.addcmul(one * one_u - y, other, other_u)
@@ -109,8 +108,10 @@ def _excess(theta: Float[Tensor, "... 2"], sample: Sample) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Bearings:
-    """Each round every agent measures u = u₀ + N(0, σ_u² I), the direction to its target, and
-    d = (target − x)ᵀu + N(0, σ_d²), the distance along it; a sample is (u, y = d + xᵀu)."""
+    """The stream of measurements. In each round every agent measures the direction to its target and its distance.
+
+    The direction is u = u₀ + N(0, σ_u² I), and the distance along it is d = (target − x)ᵀu + N(0, σ_d²). A sample is
+    (u, y) with y = d + xᵀu."""
 
     target: Float[Tensor, "agent 2"]
     direction: Float[Tensor, "agent 2"]
@@ -122,11 +123,11 @@ class Bearings:
         return len(self.target)
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
-        noise = draws.normal_rounds("measurement", start, rounds, 3, dtype)
-        target, direction, direction_noise, distance_noise = _ready(self, dtype)
-        u = torch.addcmul(direction, noise[..., :2], direction_noise)
-        y = torch.addcmul(u[..., 0] * target[:, 0], u[..., 1], target[:, 1])
-        return u, y.addcmul_(noise[..., 2], distance_noise[:, 0])
+        noise = draws.normal_rounds("measurement", start, rounds, 3, dtype).mT
+        target, direction, direction_noise, distance_noise = _by_coordinate(self, dtype)
+        u = torch.addcmul(direction, noise[:, :2], direction_noise)
+        y = torch.addcmul(u[:, 0] * target[0], u[:, 1], target[1])
+        return u.mT, y.addcmul_(noise[:, 2], distance_noise)
 
     def risk(self) -> Quadratic:
         """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*)."""
@@ -134,7 +135,7 @@ class Bearings:
         return Quadratic(self.target, seen + self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype))
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> Bearings:
-        """Some agents' stream."""
+        """The stream of some agents."""
         return Bearings(*(getattr(self, name)[agents] for name in self.__dataclass_fields__))
 
     def to(self, device: torch.device) -> Bearings:
@@ -142,11 +143,14 @@ class Bearings:
 
 
 @lru_cache(maxsize=2048)
-def _ready(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What samples are made of, stored as they are: target, direction, and the two standard deviations as columns."""
-    deviations = (noise.sqrt()[:, None] for noise in (stream.direction_noise, stream.distance_noise))
-    target, direction, *noise = (by_column(p.to(dtype)) for p in (stream.target, stream.direction, *deviations))
-    return target, direction, noise[0], noise[1]
+def _by_coordinate(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Target and direction as (coordinate, agent), and the two standard deviations.
+
+    One contiguous row per coordinate: operations then run along agents, not along two numbers at a time.
+    """
+    target, direction = (points.to(dtype).T.contiguous() for points in (stream.target, stream.direction))
+    direction_noise, distance_noise = (v.sqrt().to(dtype) for v in (stream.direction_noise, stream.distance_noise))
+    return target, direction, direction_noise, distance_noise
 
 
 def _between(bounds: tuple[float, float], lot: Float[Tensor, " agent"]) -> Float[Tensor, " agent"]:

@@ -1,4 +1,4 @@
-"""Check a rule or an attack of your own against the contract: `check_rule(rule)`, `check_attack(attack)`."""
+"""Check your own rule or attack against the contract: `check_rule(rule)`, `check_attack(attack)`."""
 
 from varangian.testing.contract import check_attack as check_attack
 from varangian.testing.contract import check_rule as check_rule

@@ -1,8 +1,8 @@
 """The contract of rules and attacks, for anyone who writes one: `check_rule(rule)` and `check_attack(attack)`.
 
-Both let the candidate play a few rounds in small networks, some of them hostile, and raise an AssertionError that
-names the first property it violates. A property is a function from the candidate and a dtype to complaints; the two
-tables at the end of this file list them all, in the order in which they are checked.
+Both run the candidate for a few rounds in small networks, some of them hostile. They raise an AssertionError that names
+the first property that the candidate violates. A property is a function that takes the candidate and a dtype and
+returns complaints. The two tables at the end of this file list all properties, in the order of checking.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ Property = Callable[..., Complaints]
 
 
 def check_rule(rule: Rule[Any]) -> None:
-    """Raise an AssertionError that names the first property of a rule that `rule` violates.
+    """Raise an AssertionError that names the first property that this rule violates.
 
     >>> from varangian import rules
     >>> check_rule(rules.loss_based())
     >>> class trusting(rules.average):
-    ...     def combine(self, inbox, state):  # forgets to ask who was heard
+    ...     def combine(self, inbox, state):  # ignores which neighbours were heard
     ...         weights = torch.full_like(inbox.loss(), 1 / inbox.heard.shape[1])
     ...         return rules.Combined(inbox.mix(weights), weights, state)
     >>> check_rule(trusting())
     Traceback (most recent call last):
-    AssertionError: trusting() violates row-stochastic weights: weight goes to someone who was not heard (float32)
+    AssertionError: trusting() violates row-stochastic weights: a neighbour that was not heard has a weight (float32)
     """
     _check(rule, RULE_PROPERTIES)
 
 
 def check_attack(attack: Attack[Any], parameters: int = 2) -> None:
-    """Raise an AssertionError that names the first property of an attack that `attack` violates.
+    """Raise an AssertionError that names the first property that this attack violates.
 
-    Models have as many parameters as `parameters` says, for attacks that must know.
+    `parameters` is the number of parameters of the models, for attacks that depend on it.
 
     >>> from varangian import attacks
     >>> check_attack(attacks.pulling(point=(1.0, 2.0, 3.0)), parameters=3)
@@ -95,27 +95,27 @@ def _rule_mutates(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 
 
 def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequence[Story]]) -> Complaints:
-    """Is there anything wrong with models and weights when the calm story is turned into others?"""
+    """Errors in models and weights, in the stories that `turned` makes of the calm story."""
     for story in (other for calm in stories(dtype) for other in turned(calm)):
         for inbox, _, (models, weights, _) in story.play(rule):
             if not models.isfinite().all():
                 yield "models are not finite"
             if not _close([models[:, 3:]], [inbox.own[:, 3:]]):
-                yield "a parameter that does not travel is not the agent's own any more"
+                yield "a parameter that is never sent has changed"
             if weights is None:
                 continue
             if (weights[~inbox.heard] != 0).any():
-                yield "weight goes to someone who was not heard"
+                yield "a neighbour that was not heard has a weight"
             if not (weights >= 0).all():
                 yield "a weight is negative or nan"
             if not _close([weights.sum(1)], [torch.ones_like(weights[:, 0])]):
                 yield f"weights of an agent sum to {weights.sum(1).min():.4g} … {weights.sum(1).max():.4g}, not to 1"
             if not _close([inbox.mix(weights)], [models]):
-                yield "the models are not the mix that the weights tell"
+                yield "the models are not the mix that the weights give"
 
 
 def _lies(calm: Story, value: float) -> Sequence[Story]:
-    """From some, from all, and from all every other round."""
+    """Bad messages from two agents, from all agents, and from all agents in the second round only."""
     which = ((1, [1, 4]), (1, list(range(7))), (0, [1]))
     return [replace(calm, sent=calm.sent.index_fill(dim, torch.tensor(who), value)) for dim, who in which]
 
@@ -137,7 +137,7 @@ def _silence_matters(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
         edges = [(s, r) for s, r in zip(calm.graph.senders.tolist(), calm.graph.receivers.tolist(), strict=True)]
         without = replace(calm, graph=Graph.from_edges(7, [(s, r) for s, r in edges if s not in (1, 4)]))
         if not _close(silent.outcome(rule), without.outcome(rule)):
-            yield "a neighbour that was never heard counts for something"
+            yield "a neighbour that was never heard has an influence"
 
 
 def _strangers_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
@@ -164,14 +164,14 @@ def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
         moved = replace(calm.with_each(lambda values: values[:, ORDER]), graph=relabelled(calm.graph))
         models, *weights = calm.outcome(rule)
         if not _close([models[:, ORDER], *(w[:, ORDER][:, :, ORDER] for w in weights)], moved.outcome(rule)):
-            yield "the numbers that agents have change the outcome"
+            yield "the numbers of the agents change the outcome"
 
 
 # Attacks --------------------------------------------------------------------------------------------------------
 
 
 def _attack_shapes(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
-    """With some liars, with one who is heard by nobody, with one, and with nobody honest."""
+    """With some Byzantine agents, with one that nobody hears, with one, and with no honest agent."""
     for liars in ((1, 4, 5), (6,), (2,), tuple(range(7))):
         for view, state, sent in Stage.of(dtype, parameters, liars=liars).play(attack):
             if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(state)):
@@ -199,7 +199,7 @@ def _attack_labels_matter(attack: Attack[Any], dtype: torch.dtype, parameters: i
     moved = Stage(relabelled(stage.graph), lying, stage.draws.take(ORDER), models)
     expected = [sent[ORDER] if sent.ndim == 2 else sent[ORDER][:, ORDER] for sent in stage.outcome(attack)]
     if not _close(expected, moved.outcome(attack)):
-        yield "the numbers that agents have change what is sent"
+        yield "the numbers of the agents change what is sent"
 
 
 def _other_seeds_matter(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
@@ -213,7 +213,7 @@ def _other_seeds_matter(attack: Attack[Any], dtype: torch.dtype, parameters: int
         )
         seen = [sent[own] if sent.ndim == 2 else sent[own, own] for sent in both.outcome(attack)]
         if not _close(one.outcome(attack), seen):
-            yield "what is sent changes with another seed's network that runs beside it"
+            yield "the network of another seed, run side by side, changes what is sent"
 
 
 # Both -----------------------------------------------------------------------------------------------------------
@@ -224,21 +224,21 @@ def _twice(play: Callable[[], object]) -> Complaints:
         return torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state())
 
     with torch.random.fork_rng(devices=[]):
-        torch.rand(1)  # so that seeding the generator shows, too
+        torch.rand(1)  # so that seeding the generator is noticed, too
         before = generators()
         first, second = play(), play()
         if not _same(first, second):
-            yield "the same again gives something else"
+            yield "two equal calls give different results"
         if not _same(before, generators()):
             yield "it uses a global random generator, not Draws"
 
 
 def _mutations(candidate: object, method: str, play: Callable[[Any], Iterator[object]]) -> Complaints:
-    """Look at everything that `method` is given, before and after each call."""
+    """Compare all arguments of `method` before and after each call."""
     complaints: list[str] = []
 
     def watched(shown: Inbox | View, state: Any) -> Any:
-        if isinstance(shown, Inbox):  # keeps losses once asked for: ask for all, so that a change of them shows
+        if isinstance(shown, Inbox):  # losses are cached: compute them all, so that a change is noticed
             shown.loss("next"), shown.loss("same")
         given = vars(shown) | {"the state": state}
         before = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
@@ -255,7 +255,7 @@ def _kind(leaf: Any) -> object:
 
 
 def _same(one: object, other: object) -> bool:
-    """Bit for bit, nan being equal to nan."""
+    """Equal bit by bit, where nan equals nan."""
     pairs = list(zip(tree_leaves(one), tree_leaves(other), strict=True))
     return all(_equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
 
@@ -265,7 +265,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Up to rounding."""
+    """Equal up to rounding."""
     tolerance = torch.finfo(some[0].dtype).eps ** 0.6
     pairs = list(zip(some, others, strict=True))
     return all(a.shape == b.shape and torch.allclose(a, b, tolerance, tolerance, equal_nan=True) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Small networks in which candidates are tried by `varangian.testing`: stories for rules, stages for attacks."""
+"""Small networks in which `varangian.testing` tries candidates: stories for rules, stages for attacks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from varangian.engine.compute.evaluator import Fast
 from varangian.rules.base import Combined, Rule
 
 ORDER = torch.tensor([3, 5, 1, 6, 0, 2, 4])
-"""Another way to number the agents: number k goes to agent ORDER[k]."""
+"""Another numbering of the agents: agent ORDER[k] gets the number k."""
 
 
 @cache
 def network() -> Graph:
-    """A triangle with a tail, one-way edges, someone who hears five, someone who hears nobody, someone on its own."""
+    """A triangle with a tail, and one-way edges.
+
+    One agent hears five others, one hears nobody but is heard, and one has no edges.
+    """
     both = [(0, 1), (1, 2), (0, 2), (2, 3)]
     return Graph.from_edges(7, [*both, *((b, a) for a, b in both), (4, 0), (4, 1), *((a, 5) for a in range(5))])
 
@@ -42,7 +45,7 @@ def wired(graph: Graph) -> Wiring:
 
 
 class InPart(Formula):
-    """A model whose last parameter does not travel."""
+    """A model whose last parameter is never sent."""
 
     @property
     def shared(self) -> int:
@@ -50,20 +53,20 @@ class InPart(Formula):
 
 
 def squared_error(theta: Tensor, sample: Sample) -> Tensor:
-    """Nan for one unlucky model, as with losses that take a logarithm."""
+    """The squared error, but nan for one special model, as losses with a logarithm can be."""
     u, y = sample
     return torch.where(theta[..., 0] == 77, math.nan, (y - (theta * u).sum(-1)).square())
 
 
 @dataclass(frozen=True, eq=False)
 class Story:
-    """What happens to a small network in three rounds, as tensors of (round, agent, …), before a rule looks at it."""
+    """Three rounds of a small network, as tensors of (round, agent, …), before a rule combines models."""
 
     graph: Graph
     own: Tensor
     previous: Tensor
     sent: Tensor
-    """What each tells the others, true or not. Nan is silence: at the door they are the same."""
+    """The message of each agent, honest or not. Nan means silence: the engine treats both in the same way."""
     u: Tensor
     y: Tensor
     model: Formula = InPart(4, squared_error)  # noqa: RUF009
@@ -71,7 +74,7 @@ class Story:
 
     @staticmethod
     def calm(dtype: torch.dtype, graph: Graph) -> Story:
-        """Models are random, and everyone sends the one it has."""
+        """Models are random, and every agent sends its own."""
         own, step, u, y = (Draws.of(5, graph.agents).normal_rounds(what, 0, 4, 4, dtype) for what in "abcd")
         return Story(graph, own, own + step / 10, own[..., :3], u, y[..., 0])
 
@@ -103,7 +106,7 @@ class Story:
         )
 
     def play(self, rule: Rule[Any]) -> Iterator[tuple[Inbox, Any, Combined[Any]]]:
-        """Inbox, state before and outcome of every round."""
+        """The inbox, the state before and the outcome of every round."""
         state = rule.init(self.own.new_zeros(self.inbox(0).heard.shape))
         for round in range(3):
             inbox = self.inbox(round)
@@ -112,7 +115,7 @@ class Story:
             state = combined.state
 
     def outcome(self, rule: Rule[Any]) -> list[Tensor]:
-        """Models (round, agent, parameter) and, where there are any, weights (round, receiver, sender)."""
+        """Models (round, agent, parameter) and, if the rule has weights, weights (round, receiver, sender)."""
         told = [combined for _, _, combined in self.play(rule)]
         senders, nothing = self.graph.neighbourhoods()[0].senders, self.own.new_zeros(2 * [self.graph.agents])
         weights = [nothing.scatter_add(1, senders, c.weights) for c in told if c.weights is not None]
@@ -120,7 +123,7 @@ class Story:
 
 
 def stories(dtype: torch.dtype) -> Iterator[Story]:
-    """The calm story, for both ways in which the engine lays out messages."""
+    """The calm story, for both ways in which the engine stores messages."""
     calm = Story.calm(dtype, network())
     yield from (calm, replace(calm, dense=True))
 
@@ -132,7 +135,7 @@ def relabelled(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A small network and who lies in it; models are (round, agent, parameter)."""
+    """A small network and its Byzantine agents; models are (round, agent, parameter)."""
 
     graph: Graph
     lying: Tensor
@@ -146,7 +149,7 @@ class Stage:
         return Stage(network(), torch.isin(torch.arange(7), torch.tensor(liars)), draws, models)
 
     def play(self, attack: Attack[Any]) -> Iterator[tuple[View, Any, Any]]:
-        """View, state before and what was sent, early and late: some attacks bide their time."""
+        """The view, the state before and the messages, in early and late rounds, because some attacks wait."""
         wiring = Wiring.of(self.graph, self.lying, torch.device("cpu"))
         byzantine = self.lying.nonzero()[:, 0]
         state = attack.init(self.models[0, byzantine])
@@ -159,7 +162,7 @@ class Stage:
             state = after
 
     def insight(self, wiring: Wiring, adapted: Tensor) -> Insight:
-        """Agents who average what they hear and want to be at zero."""
+        """An insight into agents that average all messages, and whose true risk is the squared distance to zero."""
         model = Formula(adapted.shape[1], lambda theta, sample: (theta - sample[0]).square().sum(-1))
         byzantine = self.lying.nonzero()[:, 0]
 
@@ -172,7 +175,7 @@ class Stage:
         return Insight(model, adapted, (adapted * 0.9,), lambda models: models.square().sum(1), foresee)
 
     def outcome(self, attack: Attack[Any]) -> list[Tensor]:
-        """Each round's messages by sender, or by sender and receiver, the last column telling who is silent."""
+        """The messages of each round, by sender or by sender and receiver. The last column is 1 for silence."""
         out: list[Tensor] = []
         for view, _, sent in self.play(attack):
             rows = sent.rows.new_zeros(len(sent.rows), 1) if sent.silent is None else sent.silent[:, None]

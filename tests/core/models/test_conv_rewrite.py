@@ -1,4 +1,4 @@
-"""A network in a cheaper order of work gives what the network gives."""
+"""Rewritten networks give the same results as the originals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from varangian.core.models.conv_rewrite import ByWindows, lean
+from varangian.core.models.conv_rewrite import WindowConv2d, rewritten
 from varangian.studies.digits import cnn
 
 NETWORKS = {
@@ -25,24 +25,24 @@ NETWORKS = {
 def test_the_same_numbers_and_names(name: str) -> None:
     network, channels, size = NETWORKS[name]
     network = network.double()
-    cheaper = lean(network)
+    cheaper = rewritten(network)
     x = torch.randn(5, channels, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(cheaper(x), network(x), rtol=1e-12, atol=1e-12)
     assert list(dict(cheaper.named_parameters())) == list(dict(network.named_parameters()))
     for layer in cheaper:
-        if isinstance(layer, ByWindows) and layer.stride == (1, 1) and not isinstance(layer.padding, str):
+        if isinstance(layer, WindowConv2d) and layer.stride == (1, 1) and not isinstance(layer.padding, str):
             x = x if layer is cheaper[0] else cheaper[0](x)
-            torch.testing.assert_close(layer.written_out(x), layer(x), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(layer.unrolled(x), layer(x), rtol=1e-12, atol=1e-12)
             break
 
 
-def test_coarse_numbers_are_summed_in_finer_ones() -> None:
-    layer = lean(cnn())[0]
+def test_low_precision_is_summed_in_float32() -> None:
+    layer = rewritten(cnn())[0]
     x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    exact, coarse = layer.written_out(x), layer.bfloat16().written_out(x.bfloat16())  # type: ignore[operator]
+    exact, coarse = layer.unrolled(x), layer.bfloat16().unrolled(x.bfloat16())  # type: ignore[operator]
     assert coarse.dtype == torch.bfloat16 and coarse.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(coarse.float(), exact, rtol=0.02, atol=0.01)
 
 
 def test_what_a_network_is_told_apart_by_names_the_pool() -> None:
-    assert "pool=2" in repr(lean(cnn()))
+    assert "pool=2" in repr(rewritten(cnn()))

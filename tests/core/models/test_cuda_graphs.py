@@ -1,4 +1,4 @@
-"""On a GPU: what is recorded and replayed is what would have been computed."""
+"""CUDA graphs on a GPU: replayed passes give the same results as direct ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from varangian import Graph, Task, attacks, rules, simulate
-from varangian.core.models.cuda_graphs import Replayed, forward_of
+from varangian.core.models.cuda_graphs import CudaGraphed, forward_of
 from varangian.core.models.stacked import Stacked
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -32,7 +32,7 @@ def sample(agents: int, seed: int, device: str = "cuda") -> tuple[torch.Tensor, 
 @pytest.mark.parametrize("what", ["judge", "judge_all", "gradient"])
 def test_a_replayed_pass_gives_what_the_pass_gives_whatever_came_before(what: str) -> None:
     plain = Stacked.of(network(), cross_entropy)
-    replayed = Replayed(plain)
+    graphed = CudaGraphed(plain)
     start = plain.start(6, torch.float32, torch.device("cuda"))
     with torch.no_grad():
         for seed in range(3):
@@ -40,8 +40,8 @@ def test_a_replayed_pass_gives_what_the_pass_gives_whatever_came_before(what: st
             rows = start + 0.1 * torch.randn(start.shape, generator=draw, device="cuda")
             models = rows[:, None].repeat(1, 2, 1) if what == "judge" else rows
             expected = getattr(plain, what)(models, sample(6, seed))
-            found = getattr(replayed, what)(models, sample(6, seed))
-            again = getattr(replayed, what)(models * 2, sample(6, seed))
+            found = getattr(graphed, what)(models, sample(6, seed))
+            again = getattr(graphed, what)(models * 2, sample(6, seed))
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
             assert not torch.allclose(again, found), "a later replay must not change an earlier result"
 

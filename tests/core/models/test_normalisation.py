@@ -1,4 +1,4 @@
-"""Running statistics of normalisation layers: torch's own, kept at home, and used when judging others."""
+"""Running statistics of normalisation layers: they equal torch's, are private, and are used to judge others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ROUNDS, BATCH, LABELS = 8, 5, 3
 
 
 def flat() -> nn.Module:
-    """Trained in one vectorised pass. No bias before a norm: its gradient is rounding alone, which Adam scales up."""
+    """Trained in one vectorised pass. No bias before a norm: its gradient is only rounding, which Adam scales up."""
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(6, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, LABELS))
 
 
 def images() -> nn.Module:
-    """Trained agent by agent on a CPU, as everything that convolves is."""
+    """Trained agent by agent on a CPU, like all models with convolutions."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
@@ -41,7 +41,7 @@ def images() -> nn.Module:
 
 
 class ImagesAtOnce(nn.Module):
-    """BatchNorm2d without a convolution, hence vectorised."""
+    """BatchNorm2d without a convolution, so training is vectorised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ BUFFERS = ("running_mean", "running_var")
 
 
 def data(net: str, agents: int = 3, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    """Every agent's inputs have a mean and a scale of their own, so that statistics differ."""
+    """The inputs of every agent have their own mean and scale, so that statistics differ."""
     draw = torch.Generator().manual_seed(seed)
     shape = NETS[net][1]
     return [
@@ -94,7 +94,7 @@ class Watch:
 
 
 def models_of(task: Task, rounds: int = ROUNDS, **settings: Any) -> Tensor:
-    """(round, agent, parameter), the first models first."""
+    """The models of all rounds, (round, agent, parameter), starting with the initial ones."""
     watch = Watch()
     settings = {"rule": rules.alone(), "dtype": "float64"} | settings
     varangian.simulate(task, rounds=rounds, callbacks=[watch], **settings)
@@ -113,12 +113,12 @@ def local_part(task: Task) -> int:
 
 
 def row_of(task: Task, module: nn.Module) -> Tensor:
-    """A module as a row of the matrix."""
+    """The parameters of a module as a row of the matrix."""
     kept = dict(module.named_parameters()) | dict(module.named_buffers())
     return torch.cat([kept[name].detach().reshape(-1) for name in stacked(task).names])
 
 
-# Torch's own ---------------------------------------------------------------------------------------------------
+# Equal to torch ---------------------------------------------------------------------------------------------------
 
 OPTIMISERS: list[tuple[Any, Any]] = [
     (sgd(), lambda p: torch.optim.SGD(p, 0.1)),
@@ -131,7 +131,7 @@ OPTIMISERS: list[tuple[Any, Any]] = [
 @every_net
 @pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=[repr(ours) for ours, _ in OPTIMISERS])
 def test_training_leaves_what_torch_leaves(net: str, ours: Any, theirs: Any) -> None:
-    """Parameters and statistics of every agent, round by round; neither decay nor Adam touches the statistics."""
+    """Parameters and statistics of every agent are compared in every round; decay and Adam do not change statistics."""
     task = task_of(net, optimiser=ours, step_size=0.1)
     models = models_of(task)
     x, y = task.stream.samples(Draws.of(0, 3), 0, ROUNDS, torch.float64)
@@ -164,7 +164,7 @@ def test_a_row_starts_with_the_statistics_given(net: str) -> None:
     assert bool((first[:, -local_part(task) :] == 2.5).all())
 
 
-# At home -------------------------------------------------------------------------------------------------------
+# Private -------------------------------------------------------------------------------------------------------
 
 
 @every_net
@@ -192,7 +192,7 @@ def test_averaging_mixes_parameters_and_leaves_statistics(net: str) -> None:
 
 
 def disturbed(task: Task, agent: int) -> Task:
-    """The same task, but that agent starts with absurd statistics."""
+    """The same task, but that agent starts with extreme statistics."""
     model = stacked(task)
     count = local_part(task)
 
@@ -261,7 +261,7 @@ def test_neighbours_are_judged_with_ones_own_statistics(net: str, graph: Graph) 
 
 
 def loss_by_hand(net: str, task: Task, row: Tensor, x: Tensor, y: Tensor) -> float:
-    """With torch's own module, in evaluation mode."""
+    """Compared with torch's module in evaluation mode."""
     module = NETS[net][0]().double()
     kept = dict(module.named_parameters()) | dict(module.named_buffers())
     names = stacked(task).names
@@ -331,7 +331,7 @@ def test_two_runs_are_equal_whatever_torchs_own_generator_does(name: str) -> Non
 
 
 def test_dropout_draws_anew_for_every_agent_and_round() -> None:
-    """With equal data and no steps, statistics can differ by what was dropped only."""
+    """With equal data and no steps, statistics can differ only by what dropout removed."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(6, momentum=1.0), nn.Linear(6, LABELS))
     x, y = torch.ones(BATCH, 6), torch.zeros(BATCH, dtype=torch.long)

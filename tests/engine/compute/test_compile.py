@@ -1,4 +1,4 @@
-"""Compiled rounds against plain ones: the same numbers, and a plain run wherever something cannot be compiled."""
+"""Compiled rounds against plain ones: the same numbers, and a plain run if something cannot be compiled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from varangian.core.execution import DEFAULT, Execution
 from varangian.core.inbox import Inbox
 from varangian.core.optimisers import adam
 from varangian.engine.compute import compile as fused
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
@@ -41,14 +41,14 @@ compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was traced, operation by operation: all that we do ourselves, without a compiler's seconds."""
+    """Run the traced graph operation by operation. This tests all of our own code without the time of a compiler."""
 
-    def unspelled(*args: Any) -> Any:
-        raise Unspelled
+    def untranslatable(*args: Any) -> Any:
+        raise Untranslatable
 
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: graph)
     monkeypatch.setattr(fused, "_LOOPS", {})
-    monkeypatch.setattr(fused, "lanewise", unspelled)
+    monkeypatch.setattr(fused, "agent_loop", untranslatable)
     monkeypatch.setattr(fused, "kernel_for", lambda *args: None)
 
 
@@ -162,21 +162,21 @@ NETWORKS: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
     task, graph, attack = NETWORKS[network]
-    # Where all hear the same, it first looks whether all arrived.
+    # If all agents hear the same, the rule first tests whether all messages arrived, which cannot be traced.
     looks = isinstance(rule, rules.trimmed_mean) and network in ("complete", "trunk shared, changing graph")
-    with pytest.warns(UserWarning, match="as without compile: combined") if looks else nullcontext():
+    with pytest.warns(UserWarning, match="runs uncompiled: combined") if looks else nullcontext():
         agree(*both(task, graph, rule=rule, byzantine=2, attack=attack, rounds=8))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
-    with pytest.warns(UserWarning, match="as without compile: combined, loss_based"):
+    with pytest.warns(UserWarning, match="runs uncompiled: combined, loss_based"):
         agree(*both(softmax(), byzantine=2, attack=attacks.pulling(step=0.3)))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_threads_share_what_is_traced_of_blocks_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varangian.core.graph.CACHED", 128)
+    monkeypatch.setattr("varangian.core.graph.CACHE_ENTRIES", 128)
     monkeypatch.setattr("varangian.engine.compute.blocks.ROWS", 16)
     ends: list[Tensor] = []
     for compile in (False, True):
@@ -198,7 +198,7 @@ def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
     plain = [prepare([scene], [0], 0.2, DEFAULT).sample(round) for round in (3, 40)]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(2):  # what a first run leaves behind must be of use to a second
+        for _ in range(2):  # the second run uses what the first one compiled
             world = prepare([scene], [0], 0.2, Execution(compile=True))
             for _ in range(3):
                 drawn = [world.sample(round) for round in (3, 40)]
@@ -209,7 +209,7 @@ def test_samples_of_large_networks_are_drawn_at_once(agents: int) -> None:
 
 @dataclass(frozen=True)
 class counting:
-    """Averages, looking at something that only a plain run can show."""
+    """Averages, and uses something that compiled code cannot."""
 
     looks: str
 
@@ -247,7 +247,7 @@ class counting:
     ],
 )
 def test_a_rule_that_cannot_be_compiled_runs_plainly_after_one_warning(looks: str, reason: str) -> None:
-    with pytest.warns(UserWarning, match=f"as without compile: combined, counting: .*{reason}") as warned:
+    with pytest.warns(UserWarning, match=f"runs uncompiled: combined, counting: .*{reason}") as warned:
         plain, compiled = both(small(), rule=counting(looks), byzantine=2)
     assert len([one for one in warned if "compile" in str(one.message)]) == 1
     agree(plain, compiled, tolerance=1e-15)
@@ -256,16 +256,16 @@ def test_a_rule_that_cannot_be_compiled_runs_plainly_after_one_warning(looks: st
 @pytest.mark.usefixtures("_traced_only")
 def test_training_that_draws_is_not_compiled() -> None:
     task = softmax(layers=nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)))
-    with pytest.warns(UserWarning, match=r"compile: step: it draws random numbers"):
+    with pytest.warns(UserWarning, match=r"uncompiled: step: it draws random numbers"):
         agree(*both(task, byzantine=1))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_long_functions_and_ever_new_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "MOST", 2)
-    with pytest.warns(UserWarning, match="2 shapes are compiled"):
+    monkeypatch.setattr(fused, "MAX_SHAPES", 2)
+    with pytest.warns(UserWarning, match="limit of 2 shapes"):
         agree(*both(softmax(), changing))
-    monkeypatch.setattr(fused, "LONGEST", 5)
+    monkeypatch.setattr(fused, "MAX_OPERATIONS", 5)
     with pytest.warns(UserWarning, match="more than 5 operations"):
         agree(*both(small()))
 
@@ -293,7 +293,7 @@ def test_a_broken_compiler_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: lambda *given: [2 * v for v in graph(*given)])
     monkeypatch.setattr(fused, "_LOOPS", {})
-    with pytest.warns(UserWarning, match="compiled, it computes something else"):
+    with pytest.warns(UserWarning, match="the compiled function gives other results"):
         agree(*both(softmax(agents=5)), tolerance=0)
 
 

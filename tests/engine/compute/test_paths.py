@@ -1,4 +1,4 @@
-"""Every shortcut of the engine against the long way round: tables, blocks, threads, orders, layouts and pieces."""
+"""Every optimisation of the engine against the plain way: tables, blocks, threads, orders, layouts and pieces."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.func import functional_call
 
 import varangian
 from varangian import BadInput, attacks, rules
-from varangian.core.execution import DEFAULT, Execution, own_copy
+from varangian.core.execution import DEFAULT, Execution, thread_copy
 from varangian.core.graph import Graph
 from varangian.core.layout import by_column, is_by_column, joined, replaced
 from varangian.core.messages import finite_rows
-from varangian.core.models.conv_rewrite import ByWindows, lean
+from varangian.core.models.conv_rewrite import WindowConv2d, rewritten
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Scene
 from varangian.core.task import Task
@@ -39,7 +39,7 @@ def localization(agents: int = 60) -> Scene:
 
 
 def networks(agents: int = 20) -> Scene:
-    """Small two-layer networks on a ring: models of many parameters, judged with vmap."""
+    """Small two-layer networks on a ring: models with many parameters, judged with vmap."""
     noise = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 5, generator=noise), torch.randint(0, 3, (8,), generator=noise)) for _ in range(agents)]
     torch.manual_seed(0)
@@ -60,11 +60,11 @@ def played(
 
 
 def same(scene: Scene, rule: Any, attack: Any, way: Callable[[], Any], exactly: bool = False) -> World:
-    """The same models with and without a way of going about it; returns the world of the latter."""
+    """Assert that an optimisation does not change the models; return the world of the optimised run."""
     _, expected, _ = played(scene, rule, attack)
     with way():
         world, found, _ = played(scene, rule, attack)
-    models = found.models if world.arrangement is None else found.models[world.arrangement.place]
+    models = found.models if world.agent_order is None else found.models[world.agent_order.place]
     if exactly:
         assert torch.equal(models, expected.models)
     else:
@@ -74,7 +74,7 @@ def same(scene: Scene, rule: Any, attack: Any, way: Callable[[], Any], exactly: 
 
 @contextmanager
 def setting(**values: Any) -> Iterator[None]:
-    """Constants of the engine, named module_CONSTANT, with other values for a while."""
+    """Change constants of the engine, named module_CONSTANT, for a while."""
     homes = {"graph": "core", "messages": "core", "draws": "core", "world": "engine"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
@@ -85,7 +85,7 @@ def setting(**values: Any) -> Iterator[None]:
 
 @contextmanager
 def order_after(agents: int) -> Iterator[None]:
-    """Networks of so many agents are reordered in memory."""
+    """Networks with at least this many agents are reordered in memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("varangian.engine.compute.agent_order.LARGE", agents)
         yield
@@ -94,17 +94,17 @@ def order_after(agents: int) -> Iterator[None]:
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_tables_for_the_cache(rule: Any, attack: Any) -> None:
-    world = same(localization(), rule, attack, lambda: setting(graph_CACHED=50))
+    world = same(localization(), rule, attack, lambda: setting(graph_CACHE_ENTRIES=50))
     assert len(world.wiring(0).tables) > 5
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_neighbours_side_by_side_in_memory(rule: Any, attack: Any) -> None:
-    """Who stands where changes nothing; slots keep their order, so turns are the same too."""
+    """The order of agents in memory changes nothing. Slots keep their order, so rules that take turns do not change."""
     world = same(localization(), rule, attack, lambda: order_after(10))
-    assert world.arrangement is not None
-    assert not torch.equal(world.arrangement.order, torch.arange(60))
+    assert world.agent_order is not None
+    assert not torch.equal(world.agent_order.order, torch.arange(60))
 
 
 def test_arranged_evaluations_and_results_are_in_the_order_of_numbers() -> None:
@@ -120,14 +120,14 @@ def test_arranged_evaluations_and_results_are_in_the_order_of_numbers() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS[:2], ids=str)
 def test_blocks_of_rows(attack: Any) -> None:
-    """Drawing, adapting and combining in blocks: row by row the same numbers."""
+    """Drawing, adapting and combining in blocks give the same numbers in every row."""
     same(localization(), rules.loss_based(), attack, lambda: setting(blocks_ROWS=7), exactly=True)
 
 
 @pytest.mark.parametrize("scene", [localization, networks])
 def test_threads(scene: Callable[[], Scene]) -> None:
-    """Two threads compute what one does, bit for bit: every block has one thread."""
-    with setting(graph_CACHED=40, blocks_ROWS=7):
+    """Two threads give the same bits as one, since each block has one thread."""
+    with setting(graph_CACHE_ENTRIES=40, blocks_ROWS=7):
         _, expected, _ = played(scene(), rules.loss_based(), ATTACKS[1])
         world, found, _ = played(scene(), rules.loss_based(), ATTACKS[1], execution=TWO_THREADS)
     assert len(world.wiring(0).tables) > 1
@@ -154,7 +154,7 @@ def test_messages_in_pieces(rule: Any, at_once: int) -> None:
     torch.testing.assert_close(found.models, expected.models, atol=1e-12, rtol=1e-12)
 
 
-# Pieces of it -------------------------------------------------------------------------------------------------
+# Single functions -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -200,8 +200,8 @@ def test_errors_of_threads_reach_the_caller() -> None:
 
 def test_a_module_is_never_shared_by_threads() -> None:
     module = nn.Linear(2, 1)
-    copies = TWO_THREADS.each(lambda _: own_copy(module), [0, 1, 2, 3])
-    assert own_copy(module) is module
+    copies = TWO_THREADS.each(lambda _: thread_copy(module), [0, 1, 2, 3])
+    assert thread_copy(module) is module
     assert all(copy is not module for copy in copies)
 
 
@@ -238,7 +238,7 @@ def test_lean_networks_are_the_same_networks(
     module = nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3)).double()
     x = torch.randn(4, channels, 14, 13, dtype=torch.float64)
     expected = module(x)
-    other = lean(module)
+    other = rewritten(module)
     found = other(x)
     torch.testing.assert_close(found, expected)
     assert [name for name, _ in other.named_parameters()] == [name for name, _ in module.named_parameters()]
@@ -252,8 +252,8 @@ def test_lean_networks_are_the_same_networks(
 
 def test_only_convolutions_of_few_channels_go_by_windows() -> None:
     module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(3, 2, 1))
-    kinds = [type(layer) for layer in lean(module)]  # type: ignore[arg-type]
-    assert kinds == [ByWindows, nn.Conv2d, nn.Conv2d, ByWindows]
+    kinds = [type(layer) for layer in rewritten(module)]  # type: ignore[arg-type]
+    assert kinds == [WindowConv2d, nn.Conv2d, nn.Conv2d, WindowConv2d]
     assert type(module[0]) is nn.Conv2d, "the network that was given is left as it was"
 
 
@@ -270,7 +270,7 @@ def one_by_one(model: Stacked, rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["cross-entropy", "squared error", "smoothed cross-entropy"])
 @pytest.mark.parametrize("batch", [3, 40])
 def test_a_lone_linear_layer(bias: bool, kind: str, batch: int) -> None:
-    """All pairs in one product, slot by slot, and the gradient without tracing back."""
+    """All pairs in one product, slot by slot, and the gradient without autograd."""
     torch.manual_seed(0)
     losses = {
         "cross-entropy": nn.functional.cross_entropy,
@@ -295,7 +295,7 @@ def test_a_lone_linear_layer(bias: bool, kind: str, batch: int) -> None:
 
 
 def test_what_all_labels_share_does_not_blur_softmax() -> None:
-    """Logits of 1e6 alike, on which single precision would leave nothing of their differences."""
+    """All logits are near 1e6, where single precision would lose their differences."""
     generator = torch.Generator().manual_seed(0)
     model = Stacked.of(nn.Linear(7, 4), nn.functional.cross_entropy)
     small = torch.randint(-8, 8, (5, 32), generator=generator).float()
@@ -303,7 +303,7 @@ def test_what_all_labels_share_does_not_blur_softmax() -> None:
     with torch.no_grad():
         expected = model.judge_all(small, (x, y))
         torch.testing.assert_close(model.judge_all(small + 2.0**20, (x, y)), expected)
-        # Nothing but what they share: every label is as likely.
+        # All logits are equal, so every label is equally likely.
         torch.testing.assert_close(model.judge_all(torch.full((1, 32), 1e38), (x, y)), torch.full((1, 5), 4.0).log())
 
 
@@ -322,7 +322,7 @@ def test_convolutions_one_by_one(threads: int) -> None:
 
 
 def test_a_run_has_the_threads_it_is_given() -> None:
-    """A small network takes one by itself; what is asked for counts more, and ends with the run."""
+    """A small network uses one thread by default. The option takes precedence, and ends with the run."""
     seen: list[int] = []
 
     class Watch:

@@ -1,4 +1,4 @@
-"""Loops in C++ against what they stand for: formulas against torch, and the paper's rule as it is written."""
+"""C++ loops against what they replace: formulas against torch, and the kernel against the paper's rule."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ import varangian
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
-from varangian.core.messages import Told, deliver
+from varangian.core.messages import HonestMessages, deliver
 from varangian.core.models.base import Formula
 from varangian.core.scene import Scene
 from varangian.engine.compute.compile import Compiled
 from varangian.engine.compute.cpp import build
-from varangian.engine.compute.cpp.agent_loop import lanewise
-from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.agent_loop import agent_loop
+from varangian.engine.compute.cpp.translate import Untranslatable, names_of, translated
 from varangian.engine.kernels import register
 from varangian.engine.kernels.loss_based import Loop, loop_for
 from varangian.engine.kernels.registry import kernel_for
-from varangian.engine.round import adapt, combine, lie, next_sample, play_round
+from varangian.engine.round import adapt, byzantine_messages, combine, next_sample, play_round
 from varangian.engine.state import State, begin, exchange_of
 from varangian.engine.world import World, prepare
 from varangian.rules.evidence import Smoothed
@@ -61,7 +61,7 @@ def results(name: str, a: Tensor, b: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_spelled_functions_are_the_functions(dtype: torch.dtype) -> None:
+def test_translated_functions_give_the_same(dtype: torch.dtype) -> None:
     """All of them in one text: to compile it takes hardly longer than to compile one."""
     draw = torch.Generator().manual_seed(0)
     near = 1e-5 if dtype == torch.float32 else 1e-13
@@ -71,7 +71,7 @@ def test_spelled_functions_are_the_functions(dtype: torch.dtype) -> None:
         if agents > 16:
             a[17], b[3] = -math.inf, math.nan
         for given in ((a, b), (a.T.contiguous().T, b)):
-            found = iter(lanewise(lambda a, b: [r for name in FUNCTIONS for r in results(name, a, b)], given)(*given))
+            found = iter(agent_loop(lambda a, b: [r for name in FUNCTIONS for r in results(name, a, b)], given)(*given))
             for name in FUNCTIONS:
                 for expected in results(name, *given):
                     torch.testing.assert_close(
@@ -88,44 +88,44 @@ def test_large_networks_are_shared_among_threads(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("varangian.engine.compute.cpp.agent_loop.ROWS", 8)
 
     a, b = torch.randn(61, 3), torch.randn(61)
-    (ours,) = lanewise(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b), threads=2)(a, b)
+    (ours,) = agent_loop(lambda a, b: [FUNCTIONS["clamped"](a, b)], (a, b), threads=2)(a, b)
     torch.testing.assert_close(ours, FUNCTIONS["clamped"](a, b))
 
 
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda a, b: a - a.mean(0), "picks or adds up agents"),
-        (lambda a, b: a[1:] + b[1:, None], "picks or adds up agents"),
+        (lambda a, b: a - a.mean(0), "selects or sums over agents"),
+        (lambda a, b: a[1:] + b[1:, None], "selects or sums over agents"),
         (lambda a, b: a.sort(1).values, "no C.. for aten.sort"),
         (lambda a, b: b**2.5, "no C.. for aten.pow"),
-        (lambda a, b: a[::2] + 1, "picks or adds up agents"),
-        (lambda a, b: a.sum(()), "picks or adds up agents"),
+        (lambda a, b: a[::2] + 1, "selects or sums over agents"),
+        (lambda a, b: a.sum(()), "selects or sums over agents"),
         (lambda a, b: a.sum(1, dtype=torch.float64), "with dtype"),
-        (lambda a, b: a if bool(b.sum() > 0) else -a, "cannot be followed"),
+        (lambda a, b: a if bool(b.sum() > 0) else -a, "cannot be traced"),
         (lambda a, b: a[None] + b[:, None], "before agents"),
         (lambda a, b: sum(a[:, k % 3] * k for k in range(500)), "more than 400 lines"),
-        (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it holds"),
+        (lambda a, b: b + torch.arange(5.0), "no C.. for aten.arange|it contains"),
     ],
 )
-def test_what_cannot_be_spelled_is_told(function: Any, reason: str) -> None:
+def test_an_untranslatable_function_gives_a_reason(function: Any, reason: str) -> None:
     given = torch.ones(5, 3), torch.ones(5)
-    with pytest.raises(Unspelled, match=reason):
-        spelled(function, given, names_of("a{}", given))
+    with pytest.raises(Untranslatable, match=reason):
+        translated(function, given, names_of("a{}", given))
 
 
-def test_only_agents_numbers_of_one_kind_are_spelled() -> None:
-    with pytest.raises(Unspelled, match="belongs to agents"):
-        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
-    with pytest.raises(Unspelled, match="several kinds"):
-        lanewise(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
-    with pytest.raises(Unspelled, match="no vectors of"):
-        lanewise(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
+def test_only_numbers_of_agents_of_one_type_are_translated() -> None:
+    with pytest.raises(Untranslatable, match="one row per agent"):
+        agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.tensor(1.0)))
+    with pytest.raises(Untranslatable, match="several number types"):
+        agent_loop(lambda a, b: [a + b], (torch.ones(5), torch.ones(5, dtype=torch.float64)))
+    with pytest.raises(Untranslatable, match="no vectors of"):
+        agent_loop(lambda a: [a + a], (torch.ones(5, dtype=torch.bfloat16),))
 
 
 def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(Unspelled, match="false refuses"):
+    with pytest.raises(Untranslatable, match="false failed"):
         build.library(torch.float32, "one more text", "each.cpp")
 
 
@@ -136,7 +136,7 @@ def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varangian.engine.compute.cpp.build.Path.write_text", full)
     world = localized(12, torch.float32)
     with torch.no_grad(), pytest.warns(UserWarning, match="No space left on device"):
-        # Another formula than elsewhere in this file, so that it is not compiled already.
+        # A formula that is not used elsewhere in this file, so that it is not compiled already.
         assert loop_for(rules.loss_based(keep="all", smoothing=0.123), honest_exchange(world), DEFAULT) is None
 
 
@@ -164,21 +164,21 @@ def localized(agents: int, dtype: torch.dtype) -> World:
 
 
 def honest_exchange(world: World, state: State | None = None) -> Exchange:
-    """What agents exchange in the first round, or the next, if nobody lies."""
+    """What agents exchange in the next round without an attack."""
     state = state or begin(world, rules.loss_based(), attacks.silent())
     adapted, _ = adapt(world, state)
     return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), next_sample(world, state)[0])
 
 
 def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
-    """Every round once as it is written and once as a loop, from the same state."""
+    """Run every round with the rule itself and with the loop, from the same state."""
     compiled = replace(world, executor=Compiled(DEFAULT))
     with torch.no_grad():
         state = begin(world, rule, attack)
         for _ in range(rounds):
             adapted, _ = adapt(world, state)
-            wiring, told = world.wiring(0), Told(adapted, state.models)
-            sent, _ = lie(world, rule, state.rule, attack, state, adapted, told, wiring)
+            wiring, honest = world.wiring(0), HonestMessages(adapted, state.models)
+            sent, _ = byzantine_messages(world, rule, state.rule, attack, state, adapted, honest, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
             exchange = exchange_of(world, state, adapted, delivered, next_sample(world, state)[0])
             models, weights, memory = combine(world, rule, state.rule, exchange)
@@ -206,7 +206,7 @@ def test_the_loop_in_single_precision_and_beyond_one_tile() -> None:
 
 def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tensor) -> World:
     class Same:
-        """Everyone observes the same in every round."""
+        """All agents observe the same in every round."""
 
         def __init__(self) -> None:
             self.agents = agents
@@ -223,7 +223,7 @@ def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tenso
 
 
 def test_models_that_are_never_wrong_share_all_weight() -> None:
-    """Shares of 1e36 times parameters of 1e6 are more than a number can be; their mean is not."""
+    """Shares of 1e36 times parameters of 1e6 overflow; their mean does not."""
     start = torch.full((20, 2), 1e6)
     start[::2, 1] = 2e6
     world = world_of(
@@ -254,7 +254,7 @@ def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
 
 def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
     class like_it(rules.loss_based):
-        """May do anything else."""
+        """A subclass may compute something else."""
 
     with torch.no_grad():
         exchange = honest_exchange(localized(12, torch.float32))
@@ -265,7 +265,7 @@ def test_the_loop_is_for_compiled_runs_of_the_papers_rule() -> None:
 
 
 def test_a_rule_of_ones_own_can_bring_a_kernel() -> None:
-    """It is used in compiled runs, and where nobody asks for gradients."""
+    """A kernel is used in compiled runs only, and only without gradients."""
 
     @dataclass(frozen=True)
     class keeping(rules.alone):
@@ -313,7 +313,7 @@ def test_phi_is_kept_as_the_rule_keeps_it() -> None:
 
 
 def test_agents_that_stand_apart_in_their_tables() -> None:
-    """A few hear all others and the rest hear two: they are in different tables, and not side by side."""
+    """A few agents hear all others, and the rest hear two. They are in different tables, and not consecutive."""
     agents = 600
     hubs = range(0, agents, 50)
     edges = [(sender, hub) for hub in hubs for sender in range(agents) if sender != hub]
@@ -328,7 +328,7 @@ def test_agents_that_stand_apart_in_their_tables() -> None:
 
 
 def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call ends while a thread has yet to begin: all that it was pointed to must still be there."""
+    """The call ends before a thread begins: all buffers that the thread uses must still exist."""
     held: list[Any] = []
 
     def interrupted(execution: Execution, function: Any, *parts: Any) -> None:
@@ -341,7 +341,7 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
         exchange = honest_exchange(world, state)
         loop = loop_for(rule, exchange, DEFAULT)
         assert loop is not None
-        step = lanewise(lambda a: [a + a], (torch.ones(40),))
+        step = agent_loop(lambda a: [a + a], (torch.ones(40),))
         monkeypatch.setattr(Execution, "each", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop(exchange, state.rule)

@@ -43,7 +43,7 @@ def test_a_cell_that_cannot_work_does_not_end_the_tournament(tmp_path: Path, cal
     found = compete_into(contest, tmp_path)
     reason = "not applicable: an exact search over 10⁹ subsets is too large"
     problems = {(each.rule, each.attack, each.byzantine): each.problem for each in found.outcomes if each.problem}
-    pulled = "not applicable: pulling's point has 3 coordinates, but models have 2 that travel"
+    pulled = "not applicable: pulling's point has 3 coordinates, but models have 2 that are sent"
     assert problems == {
         ("too-large", "", 0): reason,
         ("too-large", "silent", 3): reason,

@@ -1,7 +1,7 @@
-"""What the engine asks of a model: losses of many rows of parameters at once, and their gradients.
+"""What the engine needs from a model: the losses of many models at once, and their gradients.
 
-All agents' parameters are one matrix, a row an agent. The leading `shared` columns of a row travel to neighbours;
-the others stay at home, and a neighbour's shared part is judged together with one's own private part.
+The parameters of all agents form one matrix, one row per agent. The first `shared` columns of a row are sent to
+neighbours; the other columns are private. An agent judges a neighbour's shared part together with its own private part.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 Models = Float[Tensor, "agent parameter"]
 Sample = tuple[Tensor, ...]
-"""What every agent has just observed: tensors whose first dimension is the agent."""
+"""The latest data of every agent: tensors whose first dimension is the agent."""
 
 
 class Model(Protocol):
-    """A parametric model and its loss, stacked over agents. `Formula` and `stack.Stacked` are the two we ship."""
+    """A parametric model and its loss, for all agents at once. The library has two: `Formula` and `Stacked`."""
 
     @property
     def parameters(self) -> int: ...
@@ -30,15 +30,15 @@ class Model(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether training draws from torch's own generator, which the engine then sets for every round."""
+        """Whether training uses torch's global random generator. The engine then seeds it in every round."""
         ...
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
-        """Every agent's first model."""
+        """The initial models."""
         ...
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
-        """The loss of several models, each on the sample of the agent in whose row it stands."""
+        """The loss of several models per agent, each on the sample of that agent."""
         ...
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
@@ -50,7 +50,7 @@ class Model(Protocol):
         ...
 
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
-        """What training changes besides the step itself: running statistics, where a model has any."""
+        """The models with what training changes besides the step itself: running statistics, if there are any."""
         ...
 
 
@@ -61,9 +61,10 @@ def own_loss(model: Model, models: Models, sample: Sample) -> Float[Tensor, " ag
 
 @dataclass(frozen=True)
 class Formula:
-    """A loss written as a formula on tensors of any leading shape, with its gradient where that is as short.
+    """A loss written as a formula on tensors, and optionally its gradient.
 
-    `loss(theta, sample)` maps theta (…, parameter) and a sample whose tensors start with the same … to (…).
+    `loss(theta, sample)` takes theta of shape (…, parameter) and a sample whose tensors start with the same leading
+    dimensions …, and returns a tensor of shape (…).
 
     >>> line = Formula(parameters=1, loss=lambda theta, sample: (theta[..., 0] * sample[0] - sample[1]) ** 2)
     >>> x, y = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
@@ -78,7 +79,7 @@ class Formula:
     loss: Callable[[Tensor, Sample], Tensor]
     gradient_of_loss: Callable[[Models, Sample], Models] | None = None
     first: Callable[[int], Models] | None = None
-    """Every agent's first model, from the number of agents; zeros unless given."""
+    """The initial models, from the number of agents. By default zeros."""
 
     random: ClassVar[bool] = False
 
@@ -105,6 +106,6 @@ class Formula:
             return self.gradient_of_loss(models, sample)
         with torch.enable_grad():
             leaf = models.detach().requires_grad_()
-            # A row's loss depends on that row alone, so the gradient of the sum is all gradients at once.
+            # The loss of a row depends on that row only, so the gradient of the sum holds all gradients.
             (gradient,) = torch.autograd.grad(self.loss(leaf, sample).sum(), leaf)
         return gradient

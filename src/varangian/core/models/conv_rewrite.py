@@ -1,10 +1,9 @@
-"""The same network in a cheaper order of work.
+"""Rewrites small convolutional networks so that they compute the same in less time.
 
-Two things in small convolutional networks cost more than they compute. A convolution over images of a few channels is
-slow: on a CPU because of how torch lays them out, where as a matrix product over windows it is twenty times as fast;
-on a GPU because libraries pad the channels, where written out number by number and fused with the pooling after it, it
-takes a quarter of the time. And taking the maximum of a window before cutting off what is negative gives the same
-numbers as after it, with a quarter of the cutting.
+1. Convolutions over images with few channels are slow. On a CPU the reason is torch's memory layout; a matrix product
+   over windows is twenty times as fast. On a GPU the reason is that libraries pad the channels; unrolled into single
+   terms and fused with the pooling after it, the convolution takes a quarter of the time.
+2. Max-pooling before a ReLU gives the same numbers as after it, and the ReLU then has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad, unfold
 
 FEW_CHANNELS = 4
-"""Up to how many channels a convolution is computed window by window."""
+"""The most input channels for which a convolution is computed over windows."""
 FEW_TERMS = 64
-"""Up to how many products one number that is left after pooling is written out."""
+"""The most products per output, after pooling, for which a convolution is unrolled."""
 
 
-def lean(module: nn.Module) -> nn.Module:
-    """A copy of a network with the same parameters under the same names, and the same results up to rounding.
+def rewritten(module: nn.Module) -> nn.Module:
+    """A faster copy of a network: the same parameters under the same names, and the same results up to rounding.
 
-    >>> lean(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)))
+    >>> rewritten(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)))
     Sequential(
-      (0): ByWindows(1, 8, kernel_size=(3, 3), stride=(1, 1), pool=2)
+      (0): WindowConv2d(1, 8, kernel_size=(3, 3), stride=(1, 1), pool=2)
       (1): Identity()
       (2): ReLU()
     )
     """
     module = copy.deepcopy(module)
     for part in module.modules():
-        if type(part) is nn.Conv2d and _by_windows(part):
-            part.__class__ = ByWindows
+        if type(part) is nn.Conv2d and _suits_windows(part):
+            part.__class__ = WindowConv2d
     for part in module.modules():
         if type(part) is nn.Sequential:
             _pool_first(part)
@@ -44,25 +43,25 @@ def lean(module: nn.Module) -> nn.Module:
     return module
 
 
-class ByWindows(nn.Conv2d):
-    """A convolution as a product of every window with the filters, and the pooling after it."""
+class WindowConv2d(nn.Conv2d):
+    """A convolution as a product of every window with the filters, together with the max-pooling after it."""
 
     pool = 1
-    """The side of the squares of which the largest number is left."""
+    """The side of the pooling squares; 1 means no pooling."""
 
     def forward(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
         if isinstance(self.padding, str):
             return self._pooled(super().forward(input))
         if input.device.type == "cpu":
-            return self._pooled(self.by_product(input))
-        # Written out, it is many small operations: fast only where a compiler makes one of them.
+            return self._pooled(self.as_matrix_product(input))
+        # Unrolled, it is many small operations. This is fast only if a compiler fuses them.
         if self.terms <= FEW_TERMS and self.stride == (1, 1) and torch.compiler.is_compiling():
-            return self.written_out(input)
+            return self.unrolled(input)
         return self._pooled(super().forward(input))
 
     @property
     def terms(self) -> int:
-        """How many products one number that is left takes."""
+        """The number of products per output, after pooling."""
         return self.weight[0].numel() * self.pool**2
 
     def extra_repr(self) -> str:
@@ -72,8 +71,11 @@ class ByWindows(nn.Conv2d):
     def _pooled(self, images: Tensor) -> Tensor:
         return images if self.pool == 1 else max_pool2d(images, self.pool)
 
-    def written_out(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
-        """Term by term, each a shifted image times one number a filter, summed in float32 at least."""
+    def unrolled(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
+        """The convolution term by term. A term is a shifted image times one weight per filter.
+
+        Terms are summed in float32, or in the type of the input if that is more precise.
+        """
         assert not isinstance(self.padding, str)
         (pad_high, pad_wide), (high, wide) = self.padding, self.kernel_size
         exact = torch.promote_types(input.dtype, torch.float32)
@@ -96,8 +98,10 @@ class ByWindows(nn.Conv2d):
             best = best + self.bias.to(exact).view(-1, 1, 1)
         return best.to(input.dtype).contiguous(memory_format=torch.channels_last)
 
-    def by_product(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
-        """As one matrix product over all windows."""
+    def as_matrix_product(
+        self, input: Float[Tensor, "item channel height width"]
+    ) -> Float[Tensor, "item filter high wide"]:
+        """The convolution as one matrix product over all windows."""
         assert not isinstance(self.padding, str)
         sizes = zip(input.shape[2:], self.padding, self.kernel_size, self.stride, strict=True)
         shape = tuple((size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in sizes)
@@ -105,33 +109,33 @@ class ByWindows(nn.Conv2d):
         summed = windows.mT @ self.weight.flatten(1).mT
         if self.bias is not None:
             summed += self.bias
-        # Filters are the last dimension in memory, which is how other convolutions like their images.
+        # The filters are the last dimension in memory: other convolutions are fastest with this layout.
         images: Tensor = summed.unflatten(1, shape).permute(0, 3, 1, 2)
         return images
 
 
-def _by_windows(layer: nn.Conv2d) -> bool:
+def _suits_windows(layer: nn.Conv2d) -> bool:
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     return plain and layer.in_channels <= FEW_CHANNELS
 
 
 def _pool_first(layers: nn.Sequential) -> None:
-    """Swap every rectifier with a pooling layer right after it; neither has parameters, so all names stay."""
+    """Swap every ReLU with a max-pooling layer right after it. Neither has parameters, so no name changes."""
     for place in range(len(layers) - 1):
         if type(layers[place]) is nn.ReLU and type(layers[place + 1]) is nn.MaxPool2d:
             layers[place], layers[place + 1] = layers[place + 1], layers[place]
 
 
 def _pool_within(layers: nn.Sequential) -> None:
-    """Let a convolution by windows do the pooling right after it."""
+    """Move a max-pooling layer into the `WindowConv2d` right before it."""
     for place in range(len(layers) - 1):
         layer, next = layers[place], layers[place + 1]
-        if isinstance(layer, ByWindows) and layer.pool == 1 and type(next) is nn.MaxPool2d and _plain(next):
+        if isinstance(layer, WindowConv2d) and layer.pool == 1 and type(next) is nn.MaxPool2d and _plain(next):
             layer.pool = next.kernel_size if isinstance(next.kernel_size, int) else next.kernel_size[0]
             layers[place + 1] = nn.Identity()
 
 
 def _plain(pool: nn.MaxPool2d) -> bool:
-    """Squares side by side."""
+    """Whether the pooling uses squares without overlap, padding or dilation."""
     sides = {pool.kernel_size, pool.stride} if isinstance(pool.kernel_size, int) else {*pool.kernel_size, pool.stride}
     return len(sides) == 1 and not pool.padding and pool.dilation == 1 and not pool.ceil_mode

@@ -1,7 +1,8 @@
-"""Making a GPU wait less: whole passes recorded once and replayed, and layers of a network fused.
+"""Less launch overhead on a GPU: whole passes are recorded as CUDA graphs, and layers are fused.
 
-A pass over ten small networks is a few hundred kernels of some microseconds each; asking for them one by one takes
-longer than computing them. A CUDA graph asks once. What it replays is what was recorded, so the numbers are the same.
+A pass over ten small networks is a few hundred kernels of some microseconds each. Launching them one by one takes
+longer than computing them. A CUDA graph launches all of them at once. It replays what was recorded, so the numbers are
+the same.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Replayed:
-    """A model whose passes are recorded as CUDA graphs at the first call for every shape, and replayed after."""
+class CudaGraphed:
+    """A model whose passes are recorded as CUDA graphs. The first call for each shape records; later calls replay."""
 
     model: Model
     _recorded: dict[Any, Recording] = field(default_factory=dict, repr=False)
@@ -58,7 +59,7 @@ class Replayed:
         return self.model.settle(stepped, before, sample)
 
     def _replay(self, function: Callable[[Tensor, Sample], Tensor], models: Tensor, sample: Sample) -> Tensor:
-        if torch.is_grad_enabled():  # whoever wants gradients through a pass needs the pass itself
+        if torch.is_grad_enabled():  # a replayed pass cannot be differentiated
             return function(models, sample)
         given = (models, *sample)
         key = (function.__name__, *((part.shape, part.dtype) for part in given))
@@ -67,14 +68,16 @@ class Replayed:
         return self._recorded[key].replay(given)
 
 
-def replayed(model: Model, device: torch.device) -> Model:
-    """A network whose passes are replayed, where there is a GPU and nothing is drawn while training."""
-    return Replayed(model) if device.type == "cuda" and not isinstance(model, Formula) and not model.random else model
+def graphed(model: Model, device: torch.device) -> Model:
+    """The model with CUDA graphs, if it is a network on a GPU and its training uses no random numbers."""
+    return (
+        CudaGraphed(model) if device.type == "cuda" and not isinstance(model, Formula) and not model.random else model
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One pass for one set of shapes: where its inputs are put, and where its result appears."""
+    """One recorded pass for one set of shapes, with its input and output buffers."""
 
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
@@ -85,7 +88,7 @@ class Recording:
         inputs = tuple(part.clone() for part in given)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries choose their kernels now, which must not be recorded
+        with torch.cuda.stream(aside):  # warm up: libraries choose their kernels now, which must not be recorded
             for _ in range(3):
                 function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
@@ -102,31 +105,31 @@ class Recording:
 
 
 def forward_of(module: nn.Module) -> Forward:
-    """A network's forward pass from given parameters; fused on a GPU where it is made of torch's own layers.
+    """The forward pass of a network as a function of its parameters; compiled if it consists of torch's own layers.
 
-    Compiling takes seconds, so one result serves all networks of the same layers. Only torch's layers tell by their
-    description all that they compute; networks with layers of one's own are run as they are.
+    Compiling takes seconds, so networks with the same layers share one result. They are compared by `repr`. Only the
+    `repr` of torch's layers describes all that they compute, so networks with custom layers are not compiled.
     """
     if all(type(layer).__module__.startswith(("torch.nn.", "varangian.")) for layer in module.modules()):
-        return _fused(repr(module), _Same(module))
+        return _fused(repr(module), _ModuleHolder(module))
     return lambda views, x: functional_call(module, views, (x,))
 
 
-class _Same:
-    """A module that is equal to every other: the description beside it is what tells them apart."""
+class _ModuleHolder:
+    """Holds a module, and is equal to every other holder, so that the cache of `_fused` looks only at `description`."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
+        return isinstance(other, _ModuleHolder)
 
     def __hash__(self) -> int:
         return 0
 
 
 @lru_cache(maxsize=16)
-def _fused(description: str, holder: _Same) -> Forward:
+def _fused(description: str, holder: _ModuleHolder) -> Forward:
     module = holder.module
 
     def plain(views: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -141,9 +144,9 @@ def _fused(description: str, holder: _Same) -> Forward:
         if usable:
             try:
                 return compiled(views, x)
-            except Exception as error:  # a missing compiler must not end a run that can do without
+            except Exception as error:  # the run can go on without a compiler
                 usable = False
-                warnings.warn(f"layers are not fused, which makes judging slower: {error}", stacklevel=2)
+                warnings.warn(f"layers could not be fused; judging is slower: {error}", stacklevel=2)
         return plain(views, x)
 
     return forward

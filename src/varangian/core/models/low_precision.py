@@ -1,7 +1,7 @@
-"""Judging in a coarser number type, for hardware that multiplies such numbers several times as fast.
+"""Judging in a number type of lower precision, for hardware that is several times as fast with it.
 
-Only predictions are coarse. Their loss is taken, smoothed and compared in the run's own numbers, and nothing that
-an agent keeps is ever rounded.
+Only predictions are computed in low precision. Losses are computed, smoothed and compared in the number type of the
+run, and nothing that an agent keeps is rounded.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Stacked
 from varangian.errors import BadInput, unknown
 
-KINDS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, eq=False)
-class Coarse:
-    """A network that judges in another number type than the one it learns in."""
+class LowPrecision:
+    """A network that judges in another number type than the one it trains in."""
 
     model: Stacked
-    kind: torch.dtype
+    dtype: torch.dtype
 
     @staticmethod
-    def of(model: Model, name: str) -> Coarse:
-        """`model` judging in the type named; only networks can."""
-        if name not in KINDS:
-            raise unknown("type of number to judge in", name, KINDS)
+    def of(model: Model, name: str) -> LowPrecision:
+        """`model`, judging in the named number type. Only networks can do this."""
+        if name not in DTYPES:
+            raise unknown("judge_dtype", name, DTYPES)
         if not isinstance(model, Stacked):
-            raise BadInput(f"only a network can judge in {name}, and this task's model is a formula; leave it out")
-        return Coarse(model, KINDS[name])
+            raise BadInput(f"only networks can judge in {name}, and this model is a formula; leave out judge_dtype")
+        return LowPrecision(model, DTYPES[name])
 
     @property
     def parameters(self) -> int:
@@ -48,18 +48,18 @@ class Coarse:
     def random(self) -> bool:
         return self.model.random
 
-    def using(self, execution: Execution) -> Coarse:
-        """The same model with so many threads and so much memory."""
+    def using(self, execution: Execution) -> LowPrecision:
+        """The same model with the threads and the memory of `execution`."""
         return replace(self, model=self.model.using(execution))
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         return self.model.start(agents, dtype, device)
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
-        return self._coarse(models.dtype).judge(models.to(self.kind), self._rounded(sample))
+        return self._low_precision(models.dtype).judge(models.to(self.dtype), self._rounded(sample))
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
-        return self._coarse(models.dtype).judge_all(models.to(self.kind), self._rounded(sample))
+        return self._low_precision(models.dtype).judge_all(models.to(self.dtype), self._rounded(sample))
 
     def gradient(self, models: Models, sample: Sample) -> Models:
         return self.model.gradient(models, sample)
@@ -69,9 +69,9 @@ class Coarse:
 
     def _rounded(self, sample: Sample) -> Sample:
         x, *rest = sample
-        return (x.to(self.kind) if x.is_floating_point() else x, *rest)
+        return (x.to(self.dtype) if x.is_floating_point() else x, *rest)
 
-    def _coarse(self, dtype: torch.dtype) -> Stacked:
+    def _low_precision(self, dtype: torch.dtype) -> Stacked:
         def loss(predicted: Tensor, y: Tensor) -> Tensor:
             return self.model.loss(predicted.to(dtype), y)
 

@@ -1,10 +1,10 @@
-"""Any nn.Module times n agents as one matrix.
+"""Any nn.Module for n agents, as one matrix.
 
-A row of the matrix holds one agent's parameters, the travelling ones first; a module's layers are views into it.
-Gradients come from one vectorised pass, judging from as large a product as the model allows.
+A row of the matrix holds the parameters of one agent, the shared ones first. The module's layers are views into it. One
+vectorised pass gives all gradients. Judging uses as large a matrix product as the model allows.
 
-What a module keeps besides parameters (the running statistics of normalisation layers) stands at the end of the row
-and stays at home: an agent judges its neighbours' parameters with its own statistics, as it would use them.
+Running statistics of normalisation layers are at the end of the row, and are private. An agent judges its neighbours'
+parameters with its own statistics, as it would use them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
-from varangian.core.execution import DEFAULT, Execution, own_copy
+from varangian.core.execution import DEFAULT, Execution, thread_copy
 from varangian.core.models.base import Models, Sample
-from varangian.core.models.conv_rewrite import lean
+from varangian.core.models.conv_rewrite import rewritten
 from varangian.core.models.cuda_graphs import forward_of
 from varangian.errors import BadInput, unknown
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From predictions and targets of one batch to their mean loss."""
+"""From the predictions and targets of one batch to their mean loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,36 +45,37 @@ class Stacked:
     judging: nn.Module
     loss: Loss
     first: Float[Tensor, " parameter"]
-    """The parameters as they were given."""
+    """The parameters of the given module."""
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     shared: int
     statistics: tuple[str, ...]
-    """The last of the names: buffers, which training updates and no gradient does."""
+    """The last of the names: buffers. Training updates them, but not by gradients."""
     random: bool
-    """Training draws random numbers of its own, as dropout does."""
+    """Whether training uses torch's random generator, as dropout does."""
     normalises: bool
-    """Predictions depend on the rest of the batch even when judging, so that samples must not be mixed."""
+    """Whether predictions depend on the rest of the batch even when judging, so that batches must not be joined."""
     convolves: bool
-    """Then go model by model where it pays: grouped convolutions, which is what stacking makes of them, are slow."""
+    """Whether there are convolutions. Stacked, they become grouped convolutions, which are slow; computing model by
+    model is then often faster."""
     execution: Execution = DEFAULT
 
     @staticmethod
     def of(module: nn.Module, loss: Loss, share: Sequence[str] | None = None) -> Stacked:
-        """Stack `module`; `share` names the parameters that travel, by name or by the start of it."""
+        """Stack `module`. `share` lists the parameters to send, by name or by the start of their names."""
         parameters = dict(module.named_parameters())
         if not parameters:
             raise BadInput(f"the model {type(module).__name__} has no parameters to learn")
         for name, part in module.named_modules():
             if isinstance(part, _NormBase) and part.track_running_stats and part.momentum is None:
-                raise BadInput(f"{name}: running statistics need a momentum; a mean over all batches is not supported")
+                raise BadInput(f"layer {name} has momentum=None, which is not supported; give it a momentum")
         travel = set(parameters) if share is None else _chosen(share, parameters)
         buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         kept = {**parameters, **buffers}
         names = sorted(parameters, key=lambda name: name not in travel) + list(buffers)
         return Stacked(
-            training=lean(module).train(),
-            judging=lean(module).eval(),
+            training=rewritten(module).train(),
+            judging=rewritten(module).eval(),
             loss=loss,
             first=torch.cat([kept[name].detach().reshape(-1) for name in names]),
             names=tuple(names),
@@ -91,22 +92,22 @@ class Stacked:
         return sum(shape.numel() for shape in self.shapes)
 
     def using(self, execution: Execution) -> Stacked:
-        """The same model with so many threads and so much memory."""
+        """The same model with the threads and the memory of `execution`."""
         return replace(self, execution=execution)
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
-        """Everyone starts from the module as it was given."""
+        """The initial models: all agents start from the given module."""
         self.training.to(dtype=dtype, device=device)
         self.judging.to(dtype=dtype, device=device)
         return self.first.to(dtype=dtype, device=device).repeat(agents, 1)
 
     def predict(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
-        """One agent's predictions, as it would make them when not training."""
-        predicted: Tensor = functional_call(own_copy(self.judging), self._views(row), (x,))
+        """The predictions of one agent, in evaluation mode."""
+        predicted: Tensor = functional_call(thread_copy(self.judging), self._views(row), (x,))
         return predicted
 
     def predict_all(self, models: Models, x: Float[Tensor, "agent item ..."]) -> Tensor:
-        """Every agent's predictions for its own inputs."""
+        """The predictions of every agent for its own inputs."""
         if self._one_by_one(models):
             return torch.stack(
                 self.execution.each(self._predict_alone, models.unbind(), x.unbind(), device=models.device)
@@ -126,7 +127,7 @@ class Stacked:
             return torch.stack(losses).view(agents, slots)
         if self._is_softmax(x, y):
             return self._cross_entropies(models, x, y).mean(2)
-        # Targets are spread over slots by hand: some losses fail in a nested vmap when only one side is batched.
+        # Expand the targets over slots first: some losses fail in a nested vmap if only one argument is batched.
         wide = y[:, None].expand(-1, slots, *y.shape[1:])
         if self._is_linear(x):
             return vmap(vmap(self.loss))(self._products(*self._layer(models), x).mT, wide)
@@ -146,7 +147,7 @@ class Stacked:
             )
             predicted = torch.stack(alone)
         else:
-            # As if a layer were as wide as ten inputs.
+            # Assume that the widest layer has ten times as many numbers as the inputs.
             some = max(1, self._at_once(models.device) // (10 * everyone.numel()))
             predicted = vmap(self.predict, in_dims=(0, None), chunk_size=some)(models, everyone)
         return self._losses(predicted.unflatten(1, x.shape[:2]), y)
@@ -158,19 +159,19 @@ class Stacked:
         with torch.enable_grad():
             if self._one_by_one(models[:1]):
                 rows = models.unbind(), x.unbind(), y.unbind()
-                if self.random:  # one generator cannot serve several threads in the same order each time
+                if self.random:  # with several threads, the order of random numbers would change from run to run
                     return torch.stack(list(map(self._gradient_alone, *rows)))
                 return torch.stack(self.execution.each(self._gradient_alone, *rows, device=models.device))
             leaf = models.detach().requires_grad_()
             losses = vmap(self._training_loss, randomness="different")(leaf, x, y)
-            # A row's loss depends on that row alone, so the gradient of the sum is all gradients at once.
+            # The loss of a row depends on that row only, so the gradient of the sum holds all gradients.
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         return gradient
 
     def _softmax_gradient(
         self, models: Models, x: Float[Tensor, "agent item feature"], y: Int[Tensor, "agent item"]
     ) -> Models:
-        """∇ℓ = (softmax(Wx + b) − 1_y) xᵀ / items of softmax regression: a quarter of the time of tracing it back."""
+        """The gradient of softmax regression, (softmax(Wx + b) − 1_y) xᵀ / items. Autograd takes four times as long."""
         logits = self._products(*self._layer(models[:, None]), x)[:, 0]
         slope = logits.softmax(1)
         slope.scatter_add_(1, y[:, None], slope.new_full((1,), -1.0).expand(len(y), 1, y.shape[1]))
@@ -193,18 +194,18 @@ class Stacked:
         return vmap(vmap(self.loss))(outputs.movedim(1, 3), y.expand(len(models), *y.shape))
 
     def _is_linear(self, x: Tensor) -> bool:
-        """A lone linear layer, for which many models on many items are one matrix product."""
+        """Whether the model is a single linear layer: many models on many items are then one matrix product."""
         return isinstance(self.judging, nn.Linear) and x.ndim == 3
 
     def _is_softmax(self, x: Tensor, y: Tensor) -> bool:
-        """A lone linear layer whose loss is cross-entropy, with a label for each item."""
+        """Whether the model is a single linear layer with cross-entropy loss and one label per item."""
         labels = y.ndim == 2 and not y.is_floating_point()
         return self.loss is nn.functional.cross_entropy and labels and self._is_linear(x)
 
     def _layer(
         self, models: Float[Tensor, "group row parameter"]
     ) -> tuple[Float[Tensor, "group row output feature"], Float[Tensor, "group row output"] | None]:
-        """The weights and biases of a lone linear layer."""
+        """The weights and biases of a single linear layer."""
         parts = dict(zip(self.names, models.split([shape.numel() for shape in self.shapes], -1), strict=True))
         return parts["weight"].unflatten(-1, self.shapes[self.names.index("weight")]), parts.get("bias")
 
@@ -216,7 +217,7 @@ class Stacked:
     ) -> Float[Tensor, "group row output item"]:
         """The output of every model of a group for every item of the group."""
         rows = weight.flatten(1, 2)
-        # A product with few items takes half the time the other way round.
+        # With few items, the transposed product takes half the time.
         wide = (x @ rows.mT).mT.contiguous() if x.shape[1] < 32 else rows @ x.mT
         product: Tensor = wide.unflatten(1, weight.shape[1:3])
         if bias is not None:
@@ -231,9 +232,9 @@ class Stacked:
     ) -> Float[Tensor, "group row item"]:
         """The cross-entropy of every model of a group for every item of the group.
 
-        Only differences between logits matter: taken relative to the first label's, one label less is to be computed.
-        Then they are taken relative to the largest before anything else: huge ones would swallow the logarithm, and a
-        model of 1e38 everywhere would seem to be always right.
+        Only differences between logits matter. Logits are computed relative to that of the first label, which saves one
+        label. Then the largest logit is subtracted. Without this, huge logits would absorb the logarithm by rounding,
+        and a model with 1e38 everywhere would seem to be always right.
         """
         weight, bias = self._layer(models)
         bias = None if bias is None else bias[..., 1:] - bias[..., :1]
@@ -241,10 +242,10 @@ class Stacked:
         logits = nn.functional.pad(others, (0, 0, 1, 0))
         below = logits - logits.amax(2, keepdim=True)
         right = below.gather(2, y[:, None, None].expand(-1, below.shape[1], 1, -1)).squeeze(2)
-        return below.exp().sum(2).log_() - right  # not in place: best responses look for gradients
+        return below.exp().sum(2).log_() - right  # not in place: best-response attacks need gradients
 
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
-        """The models with the statistics that training on the sample leaves, from those they had before."""
+        """The models with their running statistics updated by the sample, from those of the models `before`."""
         if not self.statistics:
             return stepped
         x, _ = sample
@@ -253,50 +254,50 @@ class Stacked:
 
     def _updated_statistics(self, row: Float[Tensor, " parameter"], x: Tensor) -> Float[Tensor, " statistic"]:
         views = self._training_views(row)
-        functional_call(own_copy(self.training), views, (x,))
+        functional_call(thread_copy(self.training), views, (x,))
         return torch.cat([views[name].reshape(-1) for name in self.statistics])
 
     def _losses(self, predicted: Float[Tensor, "row agent batch ..."], y: Tensor) -> Float[Tensor, "row agent"]:
         return vmap(vmap(self.loss), in_dims=(0, None))(predicted, y)
 
     def _predict_alone(self, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
-        """`predict` for one model by itself, in pieces small enough for a CPU's cache, or a GPU's memory."""
+        """`predict` for a single model, in pieces that fit into the cache of a CPU or the memory of a GPU."""
         some = 32 if x.device.type == "cpu" else max(1, self._at_once(x.device) // (32 * x[0].numel()))
         return torch.cat([self._alone(self.judging, row, piece) for piece in x.split(some)])
 
     def _alone(self, module: nn.Module, row: Float[Tensor, " parameter"], x: Tensor) -> Tensor:
-        """One model by itself, images with channels last, which convolutions like best."""
+        """A single model, with images in the channels-last format, in which convolutions are fastest."""
         views = self._training_views(row) if module is self.training else self._views(row)
         images = {name: _channels_last(view) for name, view in views.items()}
         if x.is_cuda and module is self.judging:
             return forward_of(module)(images, _channels_last(x))
-        predicted: Tensor = functional_call(own_copy(module), images, (_channels_last(x),))
+        predicted: Tensor = functional_call(thread_copy(module), images, (_channels_last(x),))
         return predicted
 
     def _one_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.predict(row, x), y)
 
     def _training_loss(self, row: Float[Tensor, " parameter"], x: Tensor, y: Tensor) -> Tensor:
-        predicted: Tensor = functional_call(own_copy(self.training), self._training_views(row), (x,))
+        predicted: Tensor = functional_call(thread_copy(self.training), self._training_views(row), (x,))
         return self.loss(predicted, y)
 
     def _views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
-        # split, not slices: its backward is one concatenation instead of a zero-filled row per layer.
+        # Use split, not slices: its backward pass is one concatenation, not one zero-filled row per layer.
         parts = row.split([shape.numel() for shape in self.shapes])
         shaped = zip(self.names, self.shapes, parts, strict=True)
         return {name: part.view(shape) for name, shape, part in shaped}
 
     def _training_views(self, row: Float[Tensor, " parameter"]) -> dict[str, Tensor]:
-        """Views in which layers may update their statistics: those are copies, outside of the gradient."""
+        """Views for training. The statistics are detached copies, so that layers may update them."""
         views = self._views(row)
         return views | {name: views[name].detach().clone() for name in self.statistics}
 
     def _at_once(self, device: torch.device) -> int:
-        """How many numbers one pass may hold: megabytes on a CPU, a gigabyte on a GPU, or what the budget allows."""
+        """How many numbers one pass may hold: in float32, 16 MiB on a CPU and 1 GiB on a GPU, if the budget allows."""
         return self.execution.numbers_at_once(2**22 if device.type == "cpu" else 2**28)
 
     def _one_by_one(self, models: Tensor) -> bool:
-        """Whether many models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
+        """Whether models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
         return self.convolves and (models.device.type == "cpu" or len(models) > 32)
 
 

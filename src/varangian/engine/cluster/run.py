@@ -30,7 +30,7 @@ from varangian.engine.cluster.shard import Array, Orders, Spent
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
-from varangian.engine.recorder import Recorder, thinned
+from varangian.engine.recorder import Recorder, recording_plan
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
@@ -93,7 +93,7 @@ def on_cluster(
             saved = Snapshots(file and file.with_suffix(".parts"), cluster.keep_every)
             if not resume:
                 saved.discard()
-            every, snapshots = thinned([job.scene], job.rounds, options.record_every)
+            every, snapshots = recording_plan([job.scene], job.rounds, options.record_every)
             orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, placed)
             done.append(run(job, cluster, orders, saved, advance).assign_attrs(fingerprint=job.mark(options)))
             if file:

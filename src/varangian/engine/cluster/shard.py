@@ -21,7 +21,7 @@ from torch import Tensor
 from varangian.attacks.base import Attack
 from varangian.core.execution import Execution
 from varangian.core.layout import by_column, is_by_column, joined
-from varangian.core.messages import Told
+from varangian.core.messages import HonestMessages
 from varangian.core.models.base import Models, Sample
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine.cluster.subnetwork import Part, world_of
@@ -130,19 +130,21 @@ class Shard:
         self.spent.rounds += 1
         return after.round
 
-    def _gathered(self, adapted: Models, messages: Sequence[Array]) -> Told:
+    def _gathered(self, adapted: Models, messages: Sequence[Array]) -> HonestMessages:
         """One row for everyone who is heard."""
         shared = self.world.model.shared
         rows = [at for at in self._at if len(at)]
         heard = [torch.from_numpy(message).to(self.device) for message in messages]
         if self.part.everyone:
             now, before = zip(*(both.unbind() for both in heard), strict=True) if heard else ((), ())
-            return Told(self._rows(adapted[:, :shared], rows, now), self._rows(self._own_before, rows, before))
+            return HonestMessages(
+                self._rows(adapted[:, :shared], rows, now), self._rows(self._own_before, rows, before)
+            )
         everyone = self._rows(adapted[:, :shared], rows, heard)
         if not len(self.world.byzantine):
-            return Told(everyone, everyone)
+            return HonestMessages(everyone, everyone)
         # What others were before nobody asks who looks only at what victims hear and were.
-        return Told(everyone, everyone.index_copy(0, self._place, self._own_before))
+        return HonestMessages(everyone, everyone.index_copy(0, self._place, self._own_before))
 
     @property
     def _own_before(self) -> Float[Tensor, "agent shared"]:
@@ -182,7 +184,7 @@ class Shard:
         found = {name: tensor.cpu().numpy() for name, tensor in self.recorder.tensors(self.state.round).items()}
         if self.recorder.weights:
             wiring = self.world.wiring(0)
-            found["senders"] = self.part.heard[wiring.everyones([t.senders for t in wiring.tables]).cpu()].numpy()
+            found["senders"] = self.part.heard[wiring.join_tables([t.senders for t in wiring.tables]).cpu()].numpy()
         return found
 
 

@@ -20,10 +20,10 @@ from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Models
 from varangian.core.models.stacked import Stacked
-from varangian.core.scene import Byzantine, Scene, chosen
+from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.core.wiring import wirer
-from varangian.engine.compute.choice import executor_for, settled
+from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.world import World, groups_of, judging_model, placed, sampler, stored
 from varangian.errors import BadInput
 
@@ -70,7 +70,7 @@ def cut(
     """
     task, graph, agents = scene.task, scene.graph, scene.task.agents
     liars = torch.zeros(agents, dtype=torch.bool)
-    liars[chosen(byzantine, scene, Draws.of(seed, agents))] = True
+    liars[choose_byzantine(byzantine, scene, Draws.of(seed, agents))] = True
     static = graph if isinstance(graph, Graph) and (is_local(attack) or not bool(liars.any())) else None
     count = int(part_of.max()) + 1
     mine = [torch.nonzero(part_of == number)[:, 0] for number in range(count)]
@@ -127,7 +127,7 @@ def world_of(
         raise BadInput("a model that draws random numbers while it trains (dropout) cannot be cut; use --engine local")
     agents, device = len(part.own), execution.device
     wiring = wirer([part.graph], len(part.heard), part.byzantine, device, part.place, part.everyone)
-    execution = settled(execution, [part.task], len(wiring(0).tables), dtype)
+    execution = with_threads(execution, [part.task], len(wiring(0).tables), dtype)
     executor = executor_for(execution)
     task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))
@@ -162,7 +162,7 @@ def world_of(
         start=stored(_start(part, part.own, dtype, device)),
         network=torch.zeros(len(part.heard), dtype=torch.long, device=device),
         group=part.group.to(device),
-        arrangement=None,
+        agent_order=None,
         judging=judging_model(part.task.model, task.model, judge_dtype, execution),
         execution=execution,
         executor=executor,

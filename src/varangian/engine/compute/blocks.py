@@ -1,4 +1,4 @@
-"""Rounds in blocks that a processor's cache can hold, one thread per block."""
+"""An executor that works in blocks that fit into a processor's cache, one thread per block."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from varangian.engine.executor import Combined, CombinedNetwork, CombineTable, D
 from varangian.rules.base import Rule
 
 ROWS = 2**14
-"""How many agents make a block."""
+"""The number of agents in a block."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Works on many agents block by block where they have few parameters, and judges with `Fast`."""
+    """Works on agents block by block if there are many, and computes inboxes with `Fast`."""
 
     execution: Execution
 
@@ -55,13 +55,13 @@ class Blocks:
         private_rows = len(delivered.rows) - wiring.graph.agents
 
         def of_table(table: Neighbourhoods, source: Int[Tensor, "agent slot"], memory: Any) -> Combined:
-            alike = table.complete and not delivered.two_faced
-            inbox = exchange.inbox(table, source, Fast(self.execution, table.dense, alike, private_rows))
+            same_messages = table.complete and not delivered.two_faced
+            inbox = exchange.inbox(table, source, Fast(self.execution, table.dense, same_messages, private_rows))
             return combine(inbox, memory, table.rows_of(exchange.normal))
 
         done = self.execution.each(of_table, wiring.tables, wiring.sources(delivered), memory)
         models, weights, states = zip(*done, strict=True)
-        return wiring.everyones(models), weights, states
+        return wiring.join_tables(models), weights, states
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         pieces = [piece for stream, own in zip(streams, draws, strict=True) for piece in _pieces(stream, own)]
@@ -75,12 +75,12 @@ class Blocks:
 
 
 def _pieces(stream: Stream, draws: Draws) -> list[tuple[Stream, Draws]]:
-    if not is_drawn_anew(stream) or draws.seed.device.type != "cpu":
+    if not is_generated(stream) or draws.seed.device.type != "cpu":
         return [(stream, draws)]
     spans = [slice(first, first + ROWS) for first in range(0, stream.agents, ROWS)]
     return [(part_of(stream, span), draws.take(span)) for span in spans] if len(spans) > 1 else [(stream, draws)]
 
 
-def is_drawn_anew(stream: Stream) -> bool:
-    """Whether samples are computed from draws. Finite datasets are looked up: blocks and compilers gain nothing."""
+def is_generated(stream: Stream) -> bool:
+    """Whether samples are computed from draws. Finite datasets are only read, so blocks and compilers do not help."""
     return isinstance(stream, Divisible) and not isinstance(stream, Copyable)

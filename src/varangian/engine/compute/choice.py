@@ -1,4 +1,4 @@
-"""Which executor computes a run, and with how many threads."""
+"""Chooses the executor of a run and its number of threads."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from varangian.engine.executor import Executor
 
 
 def executor_for(execution: Execution) -> Executor:
-    """Blocks, compiled first where that is asked for."""
+    """`Compiled` if the execution says `compile` and the device is a CPU, else `Blocks`."""
     if not execution.compile:
         return Blocks(execution)
     if execution.device.type != "cpu":
-        warnings.warn("compile is for CPUs, and changes nothing on a GPU", stacklevel=2)
+        warnings.warn("compile has no effect on a GPU; it is for CPUs", stacklevel=2)
         return Blocks(execution)
     check_compiler()
     return Compiled(execution)
 
 
-def settled(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:
-    """The execution with its number of threads, for networks with so many tables of neighbourhoods.
+def with_threads(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:
+    """The execution with its number of threads, for networks with `tables` tables of neighbourhoods.
 
-    Small networks get one thread: splitting small operations costs more than it saves, above all on busy cores.
-    Networks of many agents with few parameters are worked on in blocks, with one thread per block.
+    Small networks get one thread: to split small operations costs more than it saves, above all on busy cores. Networks
+    of many agents with few parameters use blocks, with one thread per block.
     """
     task = tasks[0]
     available = torch.get_num_threads()

@@ -1,9 +1,9 @@
-"""Rounds as compiled loops.
+"""An executor that compiles the functions of a round into loops.
 
-Written in whole-tensor operations, a small round is some eighty calls in which call overhead dominates, and a large one
-passes over its tables thirty times. Traced and given to torch's compiler (Inductor, which writes C++), each of a
-round's functions is one call of a few loops. A function is traced with tensors that hold no numbers. What decides by
-numbers in Python, or looks at the number of the round or at the truth, cannot be traced, and runs as it is written.
+In whole-tensor operations, a small round is about eighty calls, in which call overhead dominates. A large round passes
+over its tables thirty times. Here each function is traced and compiled by torch (Inductor, which writes C++). It then
+is one call with a few loops. Functions are traced with tensors that have shapes but no values. A function that branches
+on values in Python, or uses the number of the round or the truth, cannot be traced, and runs uncompiled.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from varangian.core.inbox import Inbox
 from varangian.core.layout import FEW
 from varangian.core.models.base import Sample
 from varangian.core.task import Stream
-from varangian.engine.compute.blocks import Blocks, is_drawn_anew
-from varangian.engine.compute.cpp.agent_loop import lanewise
+from varangian.engine.compute.blocks import Blocks, is_generated
+from varangian.engine.compute.cpp.agent_loop import agent_loop
 from varangian.engine.compute.cpp.build import compiler
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.executor import CombinedNetwork, CombineTable, Drawer
 from varangian.engine.kernels.registry import Kernel, kernel_for
 from varangian.errors import BadInput
@@ -39,40 +39,41 @@ from varangian.rules.base import Rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MOST = 24
-"""How many shapes are compiled in a run; a graph that changes may bring new ones for ever."""
-LONGEST = 1000
-"""How many operations are worth compiling; models called one after another would take minutes, and gain nothing."""
+MAX_SHAPES = 24
+"""The most sets of shapes to compile in a run. A graph that changes may always bring new ones."""
+MAX_OPERATIONS = 1000
+"""The most operations to compile in a function. Models called one after another would take minutes and gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """One function for one set of shapes: tensors in, tensors out, and how to put its result together again."""
+    """A function compiled for one set of shapes."""
 
     loops: Callable[..., Sequence[Tensor]]
+    """The compiled code: from tensors to tensors."""
     form: Any
-    """The result with empty tensors in it."""
+    """The structure of the result, with empty tensors in it."""
 
     def __call__(self, given: Sequence[Tensor]) -> Any:
-        return _put_together(self.form, iter(self.loops(*given)))
+        return _unflatten(self.form, iter(self.loops(*given)))
 
 
 class Compiled:
-    """Compiles the functions of a round at their first call for every set of shapes."""
+    """Compiles the functions of a round, at the first call for each set of shapes."""
 
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
         self.blocks = Blocks(execution)
         self._made: dict[Any, CompiledFunction] = {}
         self._about: dict[Any, tuple[object, ...]] = {}
-        """What the numbers in keys stand for, kept so that nothing else gets them."""
+        """The objects whose ids are in the keys. They stay alive here, so that no other object gets the same id."""
         self._plain: set[Any] = set()
         """Functions that could not be compiled."""
         self._kernels: dict[int, tuple[Rule[Any], Kernel | None]] = {}
         self._lock = threading.Lock()
 
     def per_agent(self, function: Callable[..., Any], *parts: Any, whole: bool = False) -> Any:
-        # Few parameters are compiled as one loop over all agents; many are worked on block by block.
+        # With few parameters, compile one loop over all agents. With many, compile the function of one block.
         if parts[0].shape[1] <= FEW:
             return self.compiled(function, plain=partial(self.blocks.per_agent, function, whole=whole))(*parts)
         return self.blocks.per_agent(self.compiled(function), *parts, whole=whole)
@@ -88,25 +89,29 @@ class Compiled:
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         draw = self.blocks.drawer(streams, draws, dtype)
         many = sum(part.numel() for part in draw(0, 1)) >= 2**14
-        if len(streams) > 1 or not is_drawn_anew(streams[0]) or not many:
+        if len(streams) > 1 or not is_generated(streams[0]) or not many:
             return draw
 
         def compiled_draw(start: int, rounds: int) -> Sample:
-            # Where many are drawn, that is a good part of a round. Traced, the start holds no number.
+            # Drawing many numbers is a large part of a round. `start` is a tensor, so that tracing does not fix it.
             function = partial(_drawn, streams[0], draws[0], rounds, dtype)
-            plain = partial(_drawn_plainly, draw, rounds)
+            plain = partial(_drawn_uncompiled, draw, rounds)
             sample: Sample = self.compiled(function, streams[0], draws[0], rounds, plain=plain)(torch.tensor(start))
             return sample
 
         return compiled_draw
 
     def compiled(self, function: Function, *about: object, plain: Function | None = None) -> Function:
-        """A compiled function with the same results up to rounding.
+        """A compiled version of a function, with the same results up to rounding.
 
-        It takes and returns tensors, tuples of them, and inboxes; `about` names everything else that decides what it
-        computes. The first call for every set of shapes runs it as it is, and compiles it for those that follow.
-        `plain` does the same in another way, such as block by block, where it is not compiled; what is compiled in
-        its place is called by one thread, and uses all there are.
+        The function takes and returns tensors, tuples of them, and inboxes. The first call for each set of shapes runs
+        it uncompiled, and compiles it for later calls.
+
+        Args:
+            function: What to compile.
+            about: Everything else that decides what the function computes.
+            plain: Computes the same in another way, such as block by block. It is used whenever the compiled function
+                is not. With `plain`, one thread calls the compiled function, which itself uses all threads.
 
         >>> Compiled(Execution()).compiled(torch.add)(torch.ones(2), torch.ones(2))
         tensor([2., 2.])
@@ -119,29 +124,29 @@ class Compiled:
         return cast(Function, partial(self._call, name, function, plain))
 
     def _call(self, name: Any, function: Callable[..., Any], plain: Callable[..., Any] | None, *parts: Any) -> Any:
-        if torch.is_grad_enabled():  # whoever wants gradients through a function needs the function itself
+        if torch.is_grad_enabled():  # compiled code cannot be differentiated
             return (plain or function)(*parts)
         leaves, rest = list[Tensor](), list[Any]()
-        _take_apart(parts, leaves, rest)
+        _flatten(parts, leaves, rest)
         key = (name, *rest, *_shapes(leaves))
         compiled = self._made.get(key)
         if compiled is not None:
             return compiled(leaves)
         result = (plain or function)(*parts)
         with self._lock:
-            if key not in self._made and name not in self._plain and len(self._made) < MOST:
+            if key not in self._made and name not in self._plain and len(self._made) < MAX_SHAPES:
                 try:
                     if plain is not None:
-                        # Having run once, a function has made what it keeps for itself of real tensors.
+                        # Run it once before tracing, so that what it caches is made of real tensors.
                         function(*parts)
                     compiled = _compiled(function, parts, leaves, _Threads(self.execution.at_once, plain is None))
                     _check_alike(compiled(leaves), result)
                     self._made[key] = compiled
-                except Exception as error:  # what cannot be compiled must not end a run that can do without
+                except Exception as error:  # the run can go on uncompiled
                     self._plain.add(name)
                     _warn(function, self._about[name], error)
-                if len(self._made) == MOST:
-                    warnings.warn(f"{MOST} shapes are compiled; others run as without compile", stacklevel=2)
+                if len(self._made) == MAX_SHAPES:
+                    warnings.warn(f"compiled the limit of {MAX_SHAPES} shapes; others run uncompiled", stacklevel=2)
         return result
 
     def _kernel(self, rule: Rule[Any], exchange: Exchange) -> Kernel | None:
@@ -154,22 +159,22 @@ def _drawn(stream: Stream, draws: Draws, rounds: int, dtype: torch.dtype, start:
     return stream.samples(draws, cast(int, start), rounds, dtype)
 
 
-def _drawn_plainly(draw: Drawer, rounds: int, start: Tensor) -> Sample:
+def _drawn_uncompiled(draw: Drawer, rounds: int, start: Tensor) -> Sample:
     return draw(int(start), rounds)
 
 
 def check_compiler() -> None:
-    """Reject compiling without a C++ compiler."""
+    """Raise an error if there is no C++ compiler."""
     if shutil.which(compiler()) is None:
-        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave compile out")
+        raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave out compile")
 
 
 class _Threads(NamedTuple):
-    """Who calls what is compiled."""
+    """How compiled code is called."""
 
     threads: int
     shared: bool
-    """Each thread calls it for itself, or one for all."""
+    """Whether several threads call it. Otherwise one thread calls it, and it uses all threads itself."""
 
 
 def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -178,57 +183,57 @@ def _shapes(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
 
 
 def _check_alike(compiled: Any, plain: Any) -> None:
-    """Refuse what does not compute the same: all but a few numbers, since rounding may tip a decision."""
+    """Raise an error if the results differ. A few numbers may differ, since rounding can change a decision."""
     ours, theirs = list[Tensor](), list[Tensor]()
-    _take_apart((compiled,), ours, [])
-    _take_apart((plain,), theirs, [])
+    _flatten((compiled,), ours, [])
+    _flatten((plain,), theirs, [])
     for one, other in zip(ours, theirs, strict=True):
         near = 0.0 if not one.is_floating_point() else torch.finfo(one.dtype).eps ** 0.5
         if one.numel() and torch.isclose(one, other, near, near, equal_nan=True).double().mean() < 0.99:
-            raise RuntimeError("compiled, it computes something else")
+            raise RuntimeError("the compiled function gives other results")
 
 
 def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Exception) -> None:
     what = ", ".join((getattr(function, "__name__", "drawing samples"), *(type(part).__name__ for part in about[:1])))
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    warnings.warn(f"runs as without compile: {what}: {reason}", stacklevel=3)
+    warnings.warn(f"runs uncompiled: {what}: {reason}", stacklevel=3)
 
 
 def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> CompiledFunction:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     form: list[Any] = []
-    # None of them is another's memory: what happens to be the same now, as two samples are, need not be next time.
+    # Give every tensor its own memory: two tensors that are the same now, such as samples, may differ next time.
     given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) for leaf in leaves]
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        with _Limited():  # type: ignore[no-untyped-call]
-            result, leaves = function(*_put_together(parts, iter(tensors))), list[Tensor]()
-        _take_apart((result,), leaves, [])
-        form[:] = [_put_together(result, iter([_NOTHING] * len(leaves)))]
+        with _TracingLimits():  # type: ignore[no-untyped-call]
+            result, leaves = function(*_unflatten(parts, iter(tensors))), list[Tensor]()
+        _flatten((result,), leaves, [])
+        form[:] = [_unflatten(result, iter([_NOTHING] * len(leaves)))]
         return leaves
 
     graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
-    # What holds tensors of its own is not told by its text alone.
+    # Graphs with tensors of their own cannot be identified by their code.
     text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
     key = (text, callers, torch.get_num_threads(), *_shapes(given))
     if key not in _LOOPS:
         try:
-            _LOOPS[key] = lanewise(graph, given, callers.threads)
-        except Unspelled:
+            _LOOPS[key] = agent_loop(graph, given, callers.threads)
+        except Untranslatable:
             _LOOPS[key] = _loops(graph, given, callers)
     return CompiledFunction(_LOOPS[key], form[0])
 
 
 _LOOPS: dict[Any, Callable[..., Sequence[Tensor]]] = {}
-"""Compiled once in a process, however many runs of a sweep need it."""
+"""Compiled code of this process, shared by all runs of a sweep."""
 
 
 def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) -> Callable[..., Sequence[Tensor]]:
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
-    # Called from C++, loops let other threads run theirs meanwhile; but that takes twice as long to compile.
+    # With the C++ wrapper, threads can run their loops in parallel; but compiling takes twice as long.
     settings = {"size_asserts": False, "alignment_asserts": False, "compile_threads": 1}
     if callers.threads > 1:
         settings |= {"cpp_wrapper": True} if callers.shared else {"cpp.threads": callers.threads}
@@ -237,30 +242,30 @@ def _loops(graph: torch.fx.GraphModule, given: list[Tensor], callers: _Threads) 
     return cast(Callable[..., Sequence[Tensor]], loops)
 
 
-class _Limited(TorchDispatchMode):
-    """Ends the tracing of what is not to be compiled."""
+class _TracingLimits(TorchDispatchMode):
+    """Stops the tracing of functions that should not be compiled."""
 
     operations = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations += 1
-        if self.operations > LONGEST:
-            raise RuntimeError(f"it takes more than {LONGEST} operations")
+        if self.operations > MAX_OPERATIONS:
+            raise RuntimeError(f"it takes more than {MAX_OPERATIONS} operations")
         if torch.Tag.nondeterministic_seeded in operation.tags:
             raise RuntimeError("it draws random numbers of its own")
         return operation(*args, **(kwargs or {}))
 
 
-def _take_apart(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
-    """The tensors in some parts, and what else of them can differ within a run."""
+def _flatten(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> None:
+    """Collect the tensors of some parts, and everything else in them that can differ within a run."""
     for part in parts:
         if isinstance(part, Tensor):
             leaves.append(part)
         elif isinstance(part, tuple):
-            _take_apart(part, leaves, rest)
+            _flatten(part, leaves, rest)
         elif isinstance(part, Inbox):
             rest.append(part.evaluator)
-            _take_apart(_of_inbox(part), leaves, rest)
+            _flatten(_of_inbox(part), leaves, rest)
         else:
             rest.append(part)
 
@@ -270,18 +275,18 @@ def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
     return *own, *inbox.samples["next"], *inbox.samples["same"], inbox.forgetting, inbox.step_size
 
 
-def _put_together(value: Any, leaves: Iterator[Tensor]) -> Any:
-    """The value with other tensors in place of its own."""
+def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
+    """The value with its tensors replaced."""
     if isinstance(value, Tensor):
         return next(leaves)
     if isinstance(value, tuple):
-        parts = [_put_together(part, leaves) for part in value]
+        parts = [_unflatten(part, leaves) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return _refilled(value, leaves) if isinstance(value, Inbox) else value
 
 
 def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
-    rows, source, heard, own, previous, *samples, forgetting, step_size = _put_together(_of_inbox(inbox), leaves)
+    rows, source, heard, own, previous, *samples, forgetting, step_size = _unflatten(_of_inbox(inbox), leaves)
     half = len(samples) // 2
     return replace(
         inbox,
@@ -293,19 +298,22 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
         samples={"next": tuple(samples[:half]), "same": tuple(samples[half:])},
         forgetting=forgetting,
         step_size=step_size,
-        truth=cast(Any, _Untold("the truth")),
-        round=cast(Any, _Untold("the number of the round")),
+        truth=cast(Any, _Hidden("the truth")),
+        round=cast(Any, _Hidden("the number of the round")),
     )
 
 
-class _Untold:
-    """What would be the same in all rounds were it compiled; whoever looks at it is not compiled."""
+class _Hidden:
+    """Replaces values that change from round to round but would be constant in compiled code.
+
+    A function that uses such a value raises an error while it is traced, and then runs uncompiled.
+    """
 
     def __init__(self, what: str) -> None:
         self.__dict__["what"] = what
 
     def _refuse(self, *args: Any) -> NoReturn:
-        raise RuntimeError(f"it looks at {self.__dict__['what']}")
+        raise RuntimeError(f"it uses {self.__dict__['what']}")
 
     __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __index__ = _refuse
     __int__ = __float__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __and__ = _refuse
@@ -318,7 +326,7 @@ _NOTHING = torch.empty(0)
 def _nan_to_num(
     values: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """`torch.nan_to_num` by comparing many numbers at once; Inductor's asks each in turn whether it is nan."""
+    """`torch.nan_to_num` with vectorised comparisons. Inductor's version tests the numbers one by one."""
     if not values.is_floating_point():
         return values.clone()
     most = torch.finfo(values.dtype).max

@@ -1,4 +1,4 @@
-"""The numbers of an inbox, computed fast: whole products on dense graphs, cache-sized pieces on sparse ones."""
+"""A fast evaluator for inboxes: matrix products on dense graphs, cache-sized pieces on sparse ones."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from varangian.core.layout import FEW, PIECE, in_pieces
 from varangian.core.task import JudgedOn
 
 OfMessages = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece"]]
-"""A number for every message, from the messages and from which agents receive them."""
+"""From messages, and the agents that receive them, to one number per message."""
 
 _IN_CACHE = 2**20
-"""How many numbers of messages to gather at a time: about what a processor's cache holds …"""
+"""How many numbers of messages to gather at a time on a CPU: about what its cache holds."""
 _ON_GPU = 2**24
-"""… and what is little of a GPU's memory."""
+"""The same on a GPU: a small part of its memory."""
 
 
 @dataclass(frozen=True)
 class Fast:
-    """How to compute with one table's inbox."""
+    """Computes the numbers of the inbox of one table."""
 
     execution: Execution = DEFAULT
     dense: bool = False
-    """Nearly everyone hears nearly everyone: judge model by model over all samples together."""
-    alike: bool = False
-    """Everyone hears the same messages, each in an order of its own."""
+    """Whether most agents hear most others: then every model is judged on all samples together."""
+    same_messages: bool = False
+    """Whether all agents hear the same messages, each in its own order."""
     private_rows: int = 0
-    """How many of the rows, at the end, are messages for one edge only."""
+    """How many of the last rows are messages for a single edge."""
 
     def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
         return self._judge_pairs(inbox, on) if self.dense else self._judge_slots(inbox, on)
@@ -45,14 +45,14 @@ class Fast:
         counts = due.sum(1)
         if self.dense and not self.private_rows and inbox.rows.shape[1] == inbox.own.shape[1]:
             wanted = due.new_zeros(len(inbox.rows)).index_fill_(0, inbox.source[due], True)
-            # A GPU judges agents' pairs all together, as many for each as for the one who has most.
+            # A GPU judges all pairs together, padded to the agent with the most pairs.
             pairs = counts.sum() if due.device.type == "cpu" else counts.max() * len(due)
             if int(wanted.sum()) * len(due) <= int(pairs) * _gain_of_pairs(inbox):
                 table = inbox.model.judge_all(inbox.rows[wanted], sample)
                 place = (wanted.cumsum(0) - 1).clamp(min=0)[inbox.source.T]
                 return replace(inbox, heard=due).known(table.gather(0, place).T)
         loss = torch.full_like(due, math.inf, dtype=inbox.own.dtype)
-        # Agents with about as many to judge go together, so that little is computed only to fill a table.
+        # Group agents with a similar number of models to judge, so that little padding is computed.
         groups = 16 if due.device.type == "cpu" else 1
         for agents in counts.argsort(descending=True).split(-(-len(counts) // groups)):
             most = int(counts[agents[0]])
@@ -79,7 +79,7 @@ class Fast:
 
     def distance(self, inbox: Inbox, target: Float[Tensor, "agent shared"], p: float) -> Table:
         if self.dense:
-            # Through a Gram matrix it would be faster, and wrong where models nearly agree.
+            # A Gram matrix would be faster, but is inaccurate for models that nearly agree.
             pairs = torch.cdist(target, inbox.rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
             return pairs.gather(1, inbox.source)
         return self._by_pieces(
@@ -97,7 +97,7 @@ class Fast:
     def by_neighbourhood(
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...], any_order: bool
     ) -> Float[Tensor, "agent out"]:
-        if any_order and self.alike:
+        if any_order and self.same_messages:
             return self._once_for_all(inbox, function, of_agents)
         slots = inbox.heard.shape[1]
         return in_pieces(
@@ -112,21 +112,21 @@ class Fast:
     def _once_for_all(
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...]
     ) -> Float[Tensor, "agent out"]:
-        # Take an agent whose own message arrived: one whose own did not is Byzantine, and counts itself as silent.
+        # Take an agent whose own message arrived. If it did not, the agent is Byzantine and counts itself as silent.
         one = inbox.heard[:, 0].byte().argmax(0, keepdim=True)
         heard = inbox.heard[one]
-        if inbox.own.device.type == "cpu" and bool(heard.all()):  # a GPU would have to be waited for
+        if inbox.own.device.type == "cpu" and bool(heard.all()):  # on a GPU, this test would have to wait
             found = function(inbox.rows, None, *(int(part[one]) for part in of_agents))[None]
         else:
             found = function(embedding(inbox.source[one], inbox.rows), heard, *(part[one] for part in of_agents))
         return found.expand(len(inbox.own), -1)
 
     def _judge_slots(self, inbox: Inbox, on: JudgedOn) -> Table:
-        """Each neighbour's model on the receiver's sample."""
+        """The loss of each neighbour's model on the sample of the receiver."""
         return self.loss_of(inbox, lambda messages, agents: messages, on)
 
     def _judge_pairs(self, inbox: Inbox, on: JudgedOn) -> Table:
-        """Model by model over everybody's samples together; messages for one edge are judged there only."""
+        """The loss of every model on the samples of all agents. Messages for a single edge are judged there only."""
         if inbox.rows.shape[1] < inbox.own.shape[1]:
             return self._judge_slots(inbox, on)
         sample = inbox.samples[on]
@@ -142,7 +142,7 @@ class Fast:
         return loss
 
     def _by_pieces(self, inbox: Inbox, function: OfMessages) -> Table:
-        """`function` of all messages: for some agents, or some slots, at a time where those are many numbers."""
+        """`function` of all messages. If these are many numbers, some agents and some slots at a time."""
         if _few(inbox):
             return function(_columns(inbox).permute(2, 1, 0), slice(None))
         pieces = list(self._pieces(inbox))
@@ -168,8 +168,10 @@ class Fast:
 
 
 def _gain_of_pairs(inbox: Inbox) -> int:
-    """How much faster a model is judged by everybody at once than by one after another: small ones, and all on a
-    GPU, much faster."""
+    """How much faster a model is judged on all samples at once than on one after another.
+
+    Small models, and all models on a GPU, are much faster at once.
+    """
     return 1 if inbox.own.shape[1] >= 10**5 and inbox.own.device.type == "cpu" else 5
 
 
@@ -178,7 +180,7 @@ def _few(inbox: Inbox) -> bool:
 
 
 def _columns(inbox: Inbox) -> Float[Tensor, "shared slot agent"]:
-    """Every message, gathered parameter by parameter, so that what is computed from them runs along agents."""
+    """All messages, stored parameter by parameter, so that later operations run along agents."""
 
     def gathered() -> Tensor:
         source = inbox.source.T

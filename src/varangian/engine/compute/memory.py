@@ -1,4 +1,4 @@
-"""How much memory a run will take, known before it starts."""
+"""Estimates the memory of a run before it starts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from varangian.core.scene import Scene
 from varangian.rules.base import Rule
 
 LEAST_PER_AGENT = 600
-"""No network holds an agent in fewer bytes."""
+"""The fewest bytes that a network needs for an agent."""
 
 
 def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: torch.dtype, any_byzantine: bool) -> int:
-    """About how many bytes a run takes besides the scenes themselves.
+    """About how many bytes a run takes, not counting the scenes themselves.
 
-    Tables of neighbourhoods with what a rule remembers, before and after a round; models and copies of them; samples;
-    and what is recorded.
+    These are the tables of neighbourhoods with the memory of the rule, before and after a round; the models and copies
+    of them; the samples; and the record.
 
     Args:
         scenes: The networks that run side by side.
-        rule: Its memory per neighbour counts.
+        rule: What it remembers per neighbour counts.
         recorded: How many rounds are recorded.
-        dtype: The type of numbers.
-        any_byzantine: Whether there are Byzantine agents, whose messages are laid out too.
+        dtype: The number type.
+        any_byzantine: Whether there are Byzantine agents. Their messages need memory too.
     """
     task, size = scenes[0].task, dtype.itemsize
     graphs = [scene.graph(0) if callable(scene.graph) else scene.graph for scene in scenes]
@@ -48,5 +48,5 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
 
 
 def _entries(slots: torch.Tensor) -> int:
-    """Places in tables: about as many as there are edges, padding included."""
+    """About how many entries the tables have, padding included."""
     return min(int(slots.max()) * len(slots), 2 * int(slots.sum()))

@@ -1,4 +1,4 @@
-"""Hand-written kernels for rules. Importing this package registers ours."""
+"""Hand-written kernels for rules. Importing this package registers the kernels of the library."""
 
 from varangian.engine.kernels import loss_based as loss_based
 from varangian.engine.kernels.registry import register as register

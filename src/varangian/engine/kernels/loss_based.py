@@ -1,7 +1,7 @@
-"""The paper's rule on a formula as one loop over a table of agents: `combine.cpp`, with the loss spelled into it.
+"""A kernel for the paper's rule: one loop over a table of agents, in `combine.cpp`, with the loss translated to C++.
 
-Whole-tensor operations pass over a table some thirty times, and given to torch's compiler still some five times; this
-loop passes once. It is for `loss_based` and models of few numbers; everything else is compiled as it is written.
+Whole-tensor operations pass over a table about thirty times; compiled by torch, about five times. This loop passes over
+it once. It supports `loss_based` with a `Formula` of few parameters. Torch compiles everything else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from varangian.core.exchange import Exchange
 from varangian.core.execution import Execution
-from varangian.core.graph import Neighbourhoods, narrowed
+from varangian.core.graph import Neighbourhoods, int32_sources
 from varangian.core.inbox import Table
 from varangian.core.layout import FEW, by_column
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
-from varangian.engine.compute.cpp.translate import Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.translate import Untranslatable, names_of, translated
 from varangian.engine.kernels.registry import register
 from varangian.rules.evidence import Smoothed
 from varangian.rules.paper import loss_based
@@ -41,7 +41,7 @@ class Loop:
     def __call__(
         self, exchange: Exchange, memory: Sequence[Smoothed]
     ) -> tuple[Models, Sequence[Table], Sequence[Smoothed]]:
-        """The combined models of normal agents and the others' own; each table's weights; its φ."""
+        """The models of all agents (Byzantine agents keep their own); the weights and φ of each table."""
         wiring, delivered, adapted = exchange.wiring, exchange.delivered, exchange.adapted
         tables = wiring.tables
         everything_arrived = delivered.arrived is None and not delivered.two_faced
@@ -56,7 +56,9 @@ class Loop:
             agents, slots = table.senders.shape
             total, mass = map(_by_slot, before)
             new_total, new_mass, weight = [torch.empty_like(total) for _ in range(3)]
-            senders = table.narrow if everything_arrived else narrowed(source, delivered.heard(source, table))
+            senders = (
+                table.int32_senders if everything_arrived else int32_sources(source, delivered.heard(source, table))
+            )
             alive += senders, total, mass, new_total, new_mass, weight
             after.append(Smoothed(new_total, new_mass))
             weights.append(weight)
@@ -67,7 +69,7 @@ class Loop:
                 into = theirs.data_ptr(), agents
             else:
                 into = _place(models, table, alive)
-            # As `Table` of combine.cpp has them.
+            # In the order of the fields of `Table` in combine.cpp.
             numbers += agents, slots, senders.data_ptr()
             numbers += _place(exchange.normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
             numbers += [values.data_ptr() for values in (total, mass, new_total, new_mass, weight)]
@@ -78,7 +80,7 @@ class Loop:
 
         def work(thread: int) -> object:
             self.combine(given.buffer_info()[0], len(tables), taken.buffer_info()[0])
-            # An interrupt may end the call while a thread still works: buffers stay alive until the threads return.
+            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
             return alive
 
         self.execution.each(work, range(min(self.execution.at_once, len(tables))))
@@ -88,12 +90,15 @@ class Loop:
 
 
 def _by_slot(table: Table) -> Table:
-    """A table as it is to lie in memory; not copied where it does."""
+    """A table, stored slot by slot. It is copied only if necessary."""
     return table if table.stride() == (1, len(table)) else by_column(table)
 
 
 def _place(matrix: Tensor, table: Neighbourhoods, alive: list[Tensor]) -> tuple[int, int]:
-    """Where a table's agents begin in a matrix, and the step to its next column; in a copy if they stand apart."""
+    """The address of a table's first agent in a matrix, and the distance between columns.
+
+    Agents that are not consecutive are copied first.
+    """
     if table.span is not None:
         return matrix.data_ptr() + table.span.start * matrix.element_size(), step_of(matrix)
     matrix = stored_by_column(matrix[table.rows])
@@ -102,7 +107,7 @@ def _place(matrix: Tensor, table: Neighbourhoods, alive: list[Tensor]) -> tuple[
 
 
 def loop_for(rule: loss_based, exchange: Exchange, execution: Execution) -> Loop | None:
-    """The loop that does what the rule does on such exchanges, if there is one."""
+    """The loop that computes the rule for exchanges like this one, or None if there is none."""
     model, sample, dtype = exchange.model, exchange.samples["next"], exchange.adapted.dtype
     if type(model) is not Formula or model.parameters > FEW or rule.weigh != "risk":
         return None
@@ -110,8 +115,8 @@ def loop_for(rule: loss_based, exchange: Exchange, execution: Execution) -> Loop
         return None
     try:
         loop = library(dtype, _formula(model, sample, rule), "combine.cpp").combine
-    except Unspelled as reason:
-        warnings.warn(f"combining is compiled by torch, not as one loop: {reason}", stacklevel=5)
+    except Untranslatable as reason:
+        warnings.warn(f"loss-based is compiled by torch, not as one loop, and is slower: {reason}", stacklevel=5)
         return None
     loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
     nu = exchange.forgetting
@@ -122,14 +127,14 @@ register(loss_based, loop_for)
 
 
 def _formula(model: Formula, sample: Sample, rule: loss_based) -> str:
-    """What combine.cpp leaves open."""
+    """The code that combine.cpp needs: constants and the translated loss."""
     widths = [part[0].numel() for part in sample]
     few = [part[:1].expand(5, *part.shape[1:]) for part in sample]
     theta = few[0].new_zeros(5, model.parameters)
     names = [*names_of("theta[{}]", [theta]), *names_of("sample[{}]", few)]
-    text = spelled(lambda theta, *sample: model.loss(theta, sample), [theta, *few], names)
+    text = translated(lambda theta, *sample: model.loss(theta, sample), [theta, *few], names)
     if len(text.results) != 1 or text.results[0].shape != (1,):
-        raise Unspelled("the loss is not one number for an agent")
+        raise Untranslatable("the loss is not one number per agent")
     return "\n".join(
         (
             f"constexpr int PARAMETERS = {model.parameters}, PARTS[] = {{{', '.join(map(str, widths))}}};",

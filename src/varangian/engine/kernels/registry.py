@@ -1,7 +1,7 @@
-"""Hand-written kernels: a whole network's combining for one rule, in place of the rule's own functions.
+"""Hand-written kernels: they combine the models of a whole network for one rule, instead of the rule's own functions.
 
-A kernel registers itself for a rule's class, and compiled runs then use it. It must give what the rule gives, up to
-rounding. A rule of your own can bring one:
+A kernel is registered for the class of a rule, and compiled runs then use it. Its results must equal those of the rule,
+up to rounding. You can register one for your own rule:
 
     from varangian.engine.kernels import register
 
@@ -19,19 +19,19 @@ from varangian.engine.executor import CombinedNetwork
 from varangian.rules.base import Rule
 
 Kernel = Callable[[Exchange, Sequence[Any]], CombinedNetwork]
-"""From an exchange and what the rule remembers of each table to everyone's models, the weights and the memory."""
+"""From an exchange and the rule's memory of each table to the models of all agents, the weights and the memory."""
 MakeKernel = Callable[[Any, Exchange, Execution], Kernel | None]
-"""From a rule and an exchange of the kind that will follow to a kernel, or None where there is none for them."""
+"""From a rule and a typical exchange to a kernel, or to None if it does not support them."""
 
 _KERNELS: dict[type, MakeKernel] = {}
 
 
 def register(rule: type, make: MakeKernel) -> None:
-    """Use the kernels that `make` gives for rules of exactly this class; a subclass may compute something else."""
+    """Use the kernels that `make` returns for rules of this class. Subclasses do not use them: they may differ."""
     _KERNELS[rule] = make
 
 
 def kernel_for(rule: Rule[Any], exchange: Exchange, execution: Execution) -> Kernel | None:
-    """The kernel that computes what the rule computes on such exchanges, if there is one."""
+    """The kernel of the rule for exchanges like this one, or None if there is none."""
     make = _KERNELS.get(type(rule))
     return None if make is None else make(rule, exchange, execution)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.core.draws import Draws
-from varangian.core.scene import Byzantine, chosen
+from varangian.core.scene import Byzantine, choose_byzantine
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.errors import BadInput
 from varangian.experiments.cells import Cell
@@ -100,7 +100,7 @@ def enter(
     check(replace(plan, rules=(REFERENCE,), attacks=()))
     scene = plan.study.scene(0)
     draws = Draws.of(0, scene.task.agents)
-    counts = {count: len(chosen(count, scene, draws)) for count in plan.byzantine}
+    counts = {count: len(choose_byzantine(count, scene, draws)) for count in plan.byzantine}
     if scene.task.agents in counts.values():
         raise BadInput(f"all {scene.task.agents} agents are Byzantine, which leaves nobody to measure")
     plan = replace(

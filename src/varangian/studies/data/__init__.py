@@ -1,6 +1,6 @@
 """Datasets: find them on this computer, check them, and read them as plain numpy arrays.
 
-Nothing is downloaded on reading; ``varangian data get NAME`` or ``varangian.studies.data.fetch.get`` does that.
+Reading never downloads. ``varangian data get NAME`` and ``varangian.studies.data.fetch.get`` do that.
 """
 
 from varangian.studies.data.activity import human_activity

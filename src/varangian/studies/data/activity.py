@@ -31,14 +31,14 @@ from varangian.studies.data.values import HumanActivity
 
 LABEL_NAMES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 
-# The distributed features are scaled to [-1, 1]; their text form may round a hair beyond.
+# Features are scaled to [-1, 1], but rounding in the text files may exceed that slightly.
 _FEATURES = Field("f", (None, 561), -1.0001, 1.0001)
 _ACTIVITY = Field("uif", (None,), 1, 6)
 _PERSON = Field("uif", (None,), 1, 30)
 
 Table = NDArray[np.float64]
 ReadPart = Callable[[str], tuple[str, bytes]]
-"""Takes ``train/X_train.txt`` and the like; gives the file's full name, for messages, and what it holds."""
+"""Takes a name such as ``train/X_train.txt``; returns the full name, for messages, and the content of the file."""
 
 
 def human_activity(folder: Path | str | None = None) -> HumanActivity:
@@ -63,7 +63,7 @@ def _read_zip(where: str, archive: zipfile.ZipFile, nested: bool = False) -> Hum
     names = archive.namelist()
     inner = [name for name in names if name.endswith("UCI HAR Dataset.zip")]
     if inner and not nested:
-        # UCI wraps the authors' zip, as it was, in a zip of its own.
+        # UCI puts the authors' original zip into another zip.
         data = _member(where, archive, inner[0])
         with zipfile.ZipFile(io.BytesIO(data)) as inside:
             return _read_zip(f"{where} [{inner[0]}]", inside, nested=True)

@@ -1,4 +1,4 @@
-"""Reading and writing arrays in files that may be cut short, altered or hostile."""
+"""Read and write arrays in files that may be truncated, altered or hostile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from varangian.errors import BadInput
 
 MOST_BYTES = 512 * 1024 * 1024
-"""No array of any dataset here unpacks to more; a file that claims to is not read."""
+"""No array of these datasets is larger when unpacked. Files that claim more are not read."""
 
 BROKEN = (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What the standard library raises on damaged, encrypted or truncated containers."""
@@ -32,7 +32,7 @@ AGAIN = "get it again, or delete it"
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line.
+    """The message of an error, on one line.
 
     >>> one_line(ValueError("too long\\n  by far"))
     'too long by far'
@@ -41,14 +41,14 @@ def one_line(error: BaseException) -> str:
 
 
 class Readable(Protocol):
-    """All that is asked of a stream, packed or plain."""
+    """The only method that a stream, packed or plain, must have."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Field:
-    """What an array must be: its kinds (letters of ``dtype.kind``), its shape (None: any) and its range."""
+    """The requirements on an array: its kinds (letters of ``dtype.kind``), shape (None is any length) and range."""
 
     kinds: str
     shape: tuple[int | None, ...]
@@ -57,7 +57,7 @@ class Field:
 
 
 def check_array(where: str, array: NDArray[Any], field: Field) -> None:
-    """Refuse an array that is not what ``field`` says, in one line that begins with ``where``.
+    """Reject an array that does not meet ``field``, with a message of one line that begins with ``where``.
 
     >>> check_array("labels.bin", np.array([3, 12]), Field("ui", (None,), 0, 9))
     Traceback (most recent call last):
@@ -77,14 +77,14 @@ def check_array(where: str, array: NDArray[Any], field: Field) -> None:
     if array.dtype.kind not in "uif":
         return
     low, high = array.min(), array.max()
-    # Written so that NaN, for which every comparison is false, is refused.
+    # Written so that NaN is rejected: every comparison with it is false.
     if not (low >= field.low and high <= field.high and np.isfinite(low) and np.isfinite(high)):
         wanted = "finite values are" if np.isinf(field.high) else f"{field.low:g}..{field.high:g} is"
         raise BadInput(f"{where}: has values {low:g}..{high:g} where {wanted} expected; {AGAIN}")
 
 
 def same_length(where: Path | str, **arrays: NDArray[Any]) -> None:
-    """Refuse arrays that do not have one row each for the same things."""
+    """Reject arrays with different numbers of rows."""
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{length} {name}" for name, length in lengths.items())
@@ -92,7 +92,7 @@ def same_length(where: Path | str, **arrays: NDArray[Any]) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds, unpacked where its name ends in ``.gz`` or ``.bz2``."""
+    """The content of a file, unpacked if its name ends in ``.gz`` or ``.bz2``."""
     verify_record(path)
     try:
         with _open(path) as stream:
@@ -112,7 +112,7 @@ def _open(path: Path) -> AbstractContextManager[Readable]:
 
 
 def limited(where: str, stream: Readable) -> bytes:
-    """All of a stream, unless it unpacks to more than any file here does."""
+    """The whole content of a stream; an error if it exceeds the size of every file here."""
     data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise BadInput(f"{where}: unpacks to more than {MOST_BYTES} bytes, which no file here does; {AGAIN}")
@@ -134,7 +134,7 @@ def table(where: str, text: bytes) -> NDArray[np.float64]:
 
 
 def read_npz(path: Path, fields: Mapping[str, Field]) -> dict[str, NDArray[Any]]:
-    """The named arrays of an ``npz``, each held against its field; nothing is ever unpickled."""
+    """The named arrays of an ``npz``, each checked against its field. Nothing is ever unpickled."""
     verify_record(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -159,7 +159,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any
         count, dtype = _npy_header(stream)
     if dtype.hasobject:
         raise BadInput(f"{path} [{name}]: holds pickled objects, which are never read; {AGAIN}")
-    # The header is held against the archive's own size first, so that no memory is taken on its word alone.
+    # Check the header against the size in the archive first, so that a false header cannot make us allocate memory.
     if claimed > MOST_BYTES or count * dtype.itemsize > claimed:
         raise BadInput(f"{path} [{name}]: its stated size is wrong or over {MOST_BYTES} bytes; {AGAIN}")
     with archive.open(member) as stream:
@@ -179,7 +179,7 @@ def _npy_header(stream: IO[bytes]) -> tuple[int, np.dtype[Any]]:
 
 
 def write_npz(path: Path, **arrays: NDArray[Any]) -> None:
-    """Write an ``npz`` whole or not at all, so that two runs, or one cut short, never leave half a file."""
+    """Write an ``npz`` atomically, so that parallel or interrupted runs never leave half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
@@ -198,12 +198,12 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def record_of(path: Path) -> Path:
-    """Where the checksum of a downloaded file is kept: beside it."""
+    """The file beside a downloaded file that holds its checksum."""
     return path.with_name(path.name + ".sha256")
 
 
 def verify_record(path: Path) -> None:
-    """Refuse a file that differs from the checksum recorded beside it, if one is."""
+    """Reject a file that does not match the checksum recorded beside it, if there is one."""
     record = record_of(path)
     try:
         if not record.is_file():

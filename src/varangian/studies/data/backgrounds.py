@@ -1,4 +1,4 @@
-"""Backgrounds that pass for photographs when small: overlapping shapes, gradients and 1/f noise."""
+"""Backgrounds that look like small photographs: overlapping shapes, gradients and 1/f noise."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFilter
 def random_background(side: int, rng: np.random.Generator) -> Image.Image:
     """A coloured texture, ``side`` x ``side``, in RGB.
 
-    Photographs are made of objects that hide one another (the "dead leaves" model), lit unevenly, with
-    detail that fades with its frequency; here these mix in random proportions, from flat sky to clutter.
+    Photographs show objects that hide one another (the "dead leaves" model), in uneven light, with less detail at
+    higher frequencies. Here these mix in random proportions, from flat sky to clutter.
     """
     palette = _palette(rng)
     picture = Image.fromarray(_gradient(side, palette, rng))

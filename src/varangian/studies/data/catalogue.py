@@ -1,4 +1,4 @@
-"""What each dataset is, where it lives, under which licence, and which files it comes in."""
+"""The catalogue of datasets: page, licence, citation and files of each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from varangian.errors import unknown
 class Original:
     """One file as its owner distributes it; ``checksum`` is ``"md5:..."`` or ``"sha256:..."``.
 
-    Where no checksum is known it is None: the first download is then trusted, its SHA-256 is written beside
-    it, and every later read is held against that record.
+    It is None where no checksum is known. The first download is then trusted: its SHA-256 is written beside it, and
+    every later read is checked against that record.
     """
 
     name: str
@@ -22,9 +22,9 @@ class Original:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset: ``originals`` can be downloaded; without any, ``by_hand`` says how to come by it.
+    """One dataset: ``originals`` can be downloaded; if there are none, ``by_hand`` says how to get it.
 
-    ``npz``, where given, names a single file that is read as well, with the arrays that ``arrays`` lists.
+    ``npz`` names a single file that can be read instead, with the arrays that ``arrays`` lists.
     """
 
     name: str
@@ -151,7 +151,7 @@ DATASETS = (HUMAN_ACTIVITY, MNIST, MNIST_M, KAGGLE_DIGITS, USPS, SCHOOL)
 
 
 def dataset(name: str) -> Dataset:
-    """The dataset of that name; an unknown name is answered with the nearest known one.
+    """The dataset with that name; the error for an unknown name suggests the nearest known one.
 
     >>> dataset("usps").title
     'USPS handwritten digits'
@@ -163,7 +163,7 @@ def dataset(name: str) -> Dataset:
 
 
 def how_to_get(entry: Dataset, folder: str) -> str:
-    """One phrase: how to come by the dataset and where to put it.
+    """One phrase: how to get the dataset and where to put it.
 
     >>> how_to_get(USPS, "/data").split(" (")[0]
     'run `varangian data get usps`'

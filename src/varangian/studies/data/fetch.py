@@ -1,4 +1,4 @@
-"""Download the originals of a dataset. Only what is in this file ever uses the network."""
+"""Download the original files of a dataset. No other module of this package uses the network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RETRIES = 3
 
 
 def get(name: str, folder: Path | str | None = None) -> Path:
-    """Download a dataset into ``folder`` (the cache if None) and return that folder.
+    """Download a dataset into ``folder`` and return that folder; by default it is the cache.
 
-    Files that are there already and have the right checksum are kept. A dataset that its owner does not
-    offer for direct download is refused with a line that says how to come by it.
+    Existing files with the right checksum are kept. If the owner offers no direct download, the error says how to
+    get the dataset.
     """
     entry = dataset(name)
     target = cache_folder() if folder is None else Path(folder).expanduser()
@@ -33,12 +33,12 @@ def get(name: str, folder: Path | str | None = None) -> Path:
 
 
 def download(originals: Sequence[Original], target: Path, retries: int = RETRIES) -> None:
-    """Fetch files into ``target``: each arrives whole and with its checksum, or not at all.
+    """Download files into ``target``: each arrives complete and with its checksum, or not at all.
 
-    The SHA-256 of each is written beside it, and every later read is held against that. Where no checksum is
-    published, this record of the first download is all there is to hold it against.
+    The SHA-256 of each file is written beside it, and every later read is checked against it. Where no checksum is
+    published, this record of the first download is the only check.
     """
-    # Imported so because pooch does not say its types; and here, because reading must not need it.
+    # By name, because pooch has no type hints; and here, because reading must not need it.
     pooch: Any = import_module("pooch")
     pooch.get_logger().setLevel("WARNING")
     store = pooch.create(
@@ -68,7 +68,7 @@ def download(originals: Sequence[Original], target: Path, retries: int = RETRIES
 
 
 class _Bar:
-    """A progress bar with the four names that pooch asks for."""
+    """A progress bar with the four names that pooch needs."""
 
     def __init__(self, title: str) -> None:
         from rich.console import Console

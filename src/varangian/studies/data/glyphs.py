@@ -1,4 +1,4 @@
-"""Printed digits: 0 to 9 in every font with digits that comes with matplotlib, bent at random."""
+"""Printed digits: 0 to 9 in every matplotlib font that has digits, bent at random."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 DRAWN_AT = 72
-"""Height in points at which a font is drawn once; every image is then bent and scaled from that drawing."""
+"""Height in points at which each digit is drawn once. Every image is a bent and scaled copy of that drawing."""
 
 STROKES = (0, 1, 3)
 """Extra stroke widths in pixels, so that each font comes in three weights."""
 
 MESH = 4
-"""The warp moves the corners of MESH x MESH cells, which bends strokes as a drawn typeface would."""
+"""The warp moves the corners of MESH x MESH cells, which bends the strokes."""
 
-# These Computer Modern files hold mathematical symbols in the places of the digits.
+# These Computer Modern fonts have mathematical symbols in place of digits.
 _SYMBOL_FONTS = ("cmex10", "cmmi10", "cmsy10")
 
 
 @cache
 def digit_fonts() -> tuple[Path, ...]:
-    """The font files of matplotlib with ten different digits, by name.
+    """The font files of matplotlib that have ten different digits, sorted by name.
 
     >>> all(path.suffix == ".ttf" for path in digit_fonts())
     True

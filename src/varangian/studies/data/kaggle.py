@@ -1,4 +1,4 @@
-"""The paper's own second digit set: folders of colour images, one folder a digit."""
+"""The second digit set of the paper: colour images, one folder per digit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LARGEST_SIDE = 1024
 
 
 def kaggle_digits(folder: Path | str | None = None) -> Digits:
-    """Synthetic digits from ``imgs_train/0..9`` and ``imgs_valid/0..9``, turned to 28x28 grey.
+    """Synthetic digits from ``imgs_train/0..9`` and ``imgs_valid/0..9``, converted to 28x28 grey.
 
-    Images are in order of digit, then of file name: shuffle before taking the first few.
+    Images are sorted by digit, then by file name, so shuffle before you take the first few.
     """
     home = locate(KAGGLE_DIGITS, folder).path
     return Digits(*_read_split(home / "imgs_train"), *_read_split(home / "imgs_valid"))
@@ -43,7 +43,7 @@ def _read_image(path: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path, formats=("JPEG", "PNG")) as image:
-            # The size is known before anything is unpacked: an image made to exhaust memory is not decoded.
+            # The size is known before decoding, so an image made to exhaust memory is never decoded.
             if max(image.size) > _LARGEST_SIDE:
                 raise BadInput(f"{path}: is {image.width}x{image.height}, larger than any image here; get it again")
             small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)

@@ -1,4 +1,4 @@
-"""Where a dataset lies on this computer, and in which form. Nothing is downloaded here."""
+"""Find a dataset on this computer, and the form of its files. Nothing is downloaded here."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Form = Literal["npz", "uci folder", "uci zip", "idx", "libsvm", "image folders"]
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset that is here: its form, and the file or folder it lies in."""
+    """A dataset on this computer: its form, and its file or folder."""
 
     form: Form
     path: Path
 
 
 def cache_folder() -> Path:
-    """The folder where downloads and drawn digits are kept; the same as ``pooch.os_cache("varangian")``."""
-    # Worked out by hand because loading must not need pooch.
+    """The folder for downloads and drawn digits; the same as ``pooch.os_cache("varangian")``."""
+    # Not taken from pooch, because reading must not need it.
     home = Path.home()
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
@@ -39,9 +39,9 @@ def cache_folder() -> Path:
 
 
 def search_folders(folder: Path | str | None = None) -> tuple[Path, ...]:
-    """The folders to look in, in order: the one given, ``VARANGIAN_DATA``, the cache.
+    """The folders to search, in order: ``folder``, ``VARANGIAN_DATA``, the cache.
 
-    A folder that somebody named and that is not there is refused; a cache not made yet is not.
+    A named folder that does not exist is an error; a missing cache is not.
     """
     named: list[Path] = []
     for origin, value in (("the data folder", folder), (VARIABLE, os.environ.get(VARIABLE))):
@@ -57,7 +57,7 @@ def search_folders(folder: Path | str | None = None) -> tuple[Path, ...]:
 def find(entry: Dataset, folder: Path | str | None = None) -> Found | None:
     """The first form of the dataset in the first folder that holds one, or None.
 
-    In each folder, and in a folder of the dataset's name inside it, originals come before ``npz`` stand-ins.
+    Each folder is searched, then its subfolder with the name of the dataset. Originals come before ``npz`` files.
     """
     for place in search_folders(folder):
         for home in (place, place / entry.name):
@@ -67,7 +67,7 @@ def find(entry: Dataset, folder: Path | str | None = None) -> Found | None:
 
 
 def locate(entry: Dataset, folder: Path | str | None = None) -> Found:
-    """Like ``find``, but a missing dataset is one line: its name, its page, and where to put it."""
+    """Like ``find``, but a missing dataset is an error that says how to get it and where to put it."""
     found = find(entry, folder)
     if found is None:
         where = str(search_folders(folder)[0])
@@ -100,7 +100,7 @@ def _uci(home: Path) -> Iterator[Found]:
 
 
 def idx_file(home: Path, name: str) -> Path | None:
-    """An MNIST file under any of its usual names: packed or not, with a dash or a dot before ``idx``."""
+    """An MNIST file under any of its usual names: compressed or not, with a dash or a dot before ``idx``."""
     plain = name.removesuffix(".gz")
     for candidate in (name, plain, plain.replace("-idx", ".idx"), plain.replace("-idx", ".idx") + ".gz"):
         if (home / candidate).is_file():

@@ -16,7 +16,7 @@ from varangian.studies.data.values import IMAGES, LABELS, Digits, read_digits_np
 
 
 def mnist(folder: Path | str | None = None) -> Digits:
-    """MNIST from its four idx files, packed or not, or from ``mnist.npz``."""
+    """MNIST from its four idx files, compressed or not, or from ``mnist.npz``."""
     found = locate(MNIST, folder)
     if found.form == "npz":
         return read_digits_npz(found.path)
@@ -40,14 +40,14 @@ def mnist_m(folder: Path | str | None = None) -> Digits:
 def _idx(home: Path, name: str) -> NDArray[Any]:
     path = idx_file(home, name)
     if path is None:
-        raise BadInput(f"{home}: {name} is missing beside its fellows; run `varangian data get mnist`")
+        raise BadInput(f"{home}: {name} is missing, but other MNIST files are there; run `varangian data get mnist`")
     array = _parse_idx(str(path), read_bytes(path))
     check_array(str(path), array, IMAGES if "idx3" in name else LABELS)
     return array
 
 
 def _parse_idx(where: str, data: bytes) -> NDArray[np.uint8]:
-    """An idx file: two zero bytes, 8 for bytes, the number of dimensions, each dimension, the values."""
+    """An idx file: two zero bytes, 8 (which means bytes), the number of dimensions, their sizes, the values."""
     if len(data) < 4 or data[:3] != b"\x00\x00\x08" or not 1 <= data[3] <= 3 or len(data) < 4 + 4 * data[3]:
         raise BadInput(f"{where}: does not begin like an idx file of bytes; {AGAIN}")
     start = 4 + 4 * data[3]

@@ -1,4 +1,4 @@
-"""School: exam scores of pupils in 139 London schools, one regression task a school."""
+"""School: exam scores of pupils in 139 London schools, one regression task per school."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIELDS = {
 
 
 def school(folder: Path | str | None = None) -> School:
-    """All pupils from ``school.npz``, in its order."""
+    """All pupils from ``school.npz``, in the order of the file."""
     path = locate(SCHOOL, folder).path
     arrays = read_npz(path, _FIELDS)
     same_length(path, pupils=arrays["x"], scores=arrays["y"], schools=arrays["task"])

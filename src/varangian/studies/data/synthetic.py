@@ -1,4 +1,4 @@
-"""Our own printed digits over random backgrounds, after the synthetic digits of the paper; no network."""
+"""Our own printed digits over random backgrounds, like the synthetic digits of the paper; needs no network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from varangian.studies.data.locate import cache_folder, search_folders
 from varangian.studies.data.values import SIDE, Digits, read_digits_npz
 
 VERSION = 1
-"""Part of the cache file's name: raise it whenever the pictures change."""
+"""Part of the name of the cache file. Increase it whenever the pictures change."""
 
 DRAWN_SIDE = 64
-"""Pictures are drawn in colour at this side, then reduced to 28x28 grey as the paper does with its own."""
+"""Pictures are drawn in colour at this size, then reduced to 28x28 grey, as in the paper."""
 
 LEAST_CONTRAST = 35
-"""Grey levels between the ink and what lies under it: two different colours can be one and the same grey."""
+"""The least difference in grey between ink and background: two different colours can have the same grey."""
 
 Split = Literal["train", "test"]
 _SPLIT_NUMBER: dict[Split, int] = {"train": 0, "test": 1}
@@ -39,9 +39,9 @@ def synthetic_digits(
 ) -> Digits:
     """``train`` + ``test`` printed digits in random fonts and colours over random backgrounds, 28x28 grey.
 
-    Picture i of a split depends on (seed, split, i) alone, so a smaller set is the beginning of a larger
-    one; the same versions of Pillow and of matplotlib's fonts give the same bytes. With ``cache`` the set is
-    read from ``folder``, ``VARANGIAN_DATA`` or the cache folder, and kept in the cache folder if in none.
+    Picture i of a split depends only on (seed, split, i), so a smaller set is the beginning of a larger one. The
+    same versions of Pillow and of matplotlib's fonts give the same bytes. With ``cache`` the set is read from
+    ``folder``, ``VARANGIAN_DATA`` or the cache folder. If none holds it, it is drawn and saved in the cache folder.
 
     >>> digits = synthetic_digits(train=2, test=1, cache=False)
     >>> digits.train_images.shape, digits.train_images.dtype
@@ -61,7 +61,7 @@ def synthetic_digits(
 
 
 def _keep(path: Path, digits: Digits) -> None:
-    # A cache that cannot be written, on a read-only disk say, costs half a minute the next time and no more.
+    # If the cache cannot be written, for example on a read-only disk, the next run only takes half a minute longer.
     with suppress(OSError):
         write_npz(
             path,
@@ -84,7 +84,7 @@ def _draw_split(seed: int, split: Split, count: int) -> tuple[NDArray[np.uint8],
 
 
 def draw_digit(seed: int, split: Split, index: int) -> tuple[Image.Image, int]:
-    """One picture in colour, 64x64, before it is reduced, and the digit on it.
+    """One 64x64 picture in colour, before it is reduced, and its digit.
 
     >>> picture, digit = draw_digit(seed=0, split="train", index=3)
     >>> picture.size, picture.mode
@@ -102,6 +102,6 @@ def draw_digit(seed: int, split: Split, index: int) -> tuple[Image.Image, int]:
 def _ink(under: float, rng: np.random.Generator) -> tuple[int, int, int]:
     while True:
         red, green, blue = (int(v) for v in rng.integers(0, 256, 3))
-        # The weights by which Pillow turns colour to grey.
+        # The weights with which Pillow converts colour to grey.
         if abs(0.299 * red + 0.587 * green + 0.114 * blue - under) >= LEAST_CONTRAST:
             return red, green, blue

@@ -35,11 +35,11 @@ def usps(folder: Path | str | None = None) -> Digits:
 def _read_libsvm(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lines of ``label 1:value ... 256:value``, labels from 1 to 10 and values from -1 to 1."""
     if not path.is_file():
-        raise BadInput(f"{path}: is missing beside the other USPS file; run `varangian data get usps`")
+        raise BadInput(f"{path}: is missing, but the other USPS file is there; run `varangian data get usps`")
     numbers = table(str(path), read_bytes(path).replace(b":", b" "))
     pixels = _SMALL * _SMALL
     if numbers.shape[1] != 1 + 2 * pixels or np.any(numbers[:, 1::2] != np.arange(1, pixels + 1)):
-        raise BadInput(f"{path}: does not list {pixels} numbered pixels a line; {AGAIN}")
+        raise BadInput(f"{path}: does not list {pixels} numbered pixels per line; {AGAIN}")
     images = ((numbers[:, 2::2] + 1) / 2).reshape(-1, _SMALL, _SMALL)
     labels = numbers[:, 0] - 1
     check_array(str(path), images, _IMAGES)

@@ -1,4 +1,4 @@
-"""What the readers give: plain arrays, checked once."""
+"""What the readers return: plain arrays, checked once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDE = 28
 
 @dataclass(frozen=True)
 class Digits:
-    """Grey digit images, (N, 28, 28) uint8, and what they show, (N,) int64 in 0..9."""
+    """Grey digit images, (N, 28, 28) uint8, and their labels, (N,) int64 in 0..9."""
 
     train_images: NDArray[np.uint8]
     train_labels: NDArray[np.int64]
@@ -27,9 +27,9 @@ class Digits:
 
 @dataclass(frozen=True)
 class HumanActivity:
-    """561 features of each window, (N, 561) float32; its activity, 0..5; and who was moving, 0..29.
+    """561 features of each window, (N, 561) float32; its activity, 0..5; and its person, 0..29.
 
-    Rows are grouped by person, each person's in the order of recording; adjacent windows overlap by half.
+    Rows are grouped by person, in the order of recording. Adjacent windows overlap by half.
     """
 
     x: NDArray[np.float32]
@@ -52,7 +52,7 @@ LABELS = Field("ui", (None,), 0, 9)
 
 
 def read_digits_npz(path: Path, counts: tuple[int, int] | None = None) -> Digits:
-    """Digits from an ``npz`` with x_train, y_train, x_test, y_test; ``counts`` is how many there must be."""
+    """Digits from an ``npz`` with x_train, y_train, x_test, y_test; ``counts`` are the expected numbers of images."""
     found = read_npz(path, {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS})
     digits = Digits(
         found["x_train"].astype(np.uint8, copy=False),

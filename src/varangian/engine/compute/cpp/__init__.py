@@ -1,1 +1,1 @@
-"""Loops in C++ for what whole-tensor operations do in many passes; used by runs that are compiled."""
+"""C++ loops for what whole-tensor operations do in many passes. Compiled runs use them."""

@@ -1,4 +1,4 @@
-"""A function of each agent's own numbers as one loop over agents: what adapting is where models are formulas."""
+"""Functions of each agent's own numbers as one C++ loop over agents. Adapting a `Formula` is such a function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from varangian.core.execution import Execution
 from varangian.engine.compute.blocks import ROWS
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
-from varangian.engine.compute.cpp.translate import Spelled, Unspelled, names_of, spelled
+from varangian.engine.compute.cpp.translate import Translation, Untranslatable, names_of, translated
 
 
 @dataclass(frozen=True, eq=False)
-class Lanewise:
-    """A function of tensors with a row an agent, for tensors laid out as those it was made for."""
+class AgentLoop:
+    """A compiled function of tensors with one row per agent. They must have the shapes and strides it was made for."""
 
     each: Callable[..., None]
     agents: int
@@ -26,7 +26,7 @@ class Lanewise:
     results: Sequence[tuple[tuple[int, ...], torch.dtype]]
     execution: Execution
     as_stored: bool
-    """They lie column after column as they are given."""
+    """Whether the given tensors are already stored column by column."""
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
         matrices = given if self.as_stored else [stored_by_column(part) for part in given]
@@ -35,7 +35,7 @@ class Lanewise:
 
         def work(first: int, last: int) -> object:
             self.each(first, last, self.steps, begin.buffer_info()[0])
-            # An interrupt may end the call while a thread still works: buffers stay alive until the threads return.
+            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
             return matrices, out
 
         threads = self.execution.at_once if self.agents > ROWS else 1
@@ -44,19 +44,19 @@ class Lanewise:
         return [matrix.mT if matrix.ndim == 2 else matrix for matrix in out]
 
 
-def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor], threads: int = 1) -> Lanewise:
-    """The loop that computes a function of tensors like these; raises `Unspelled` where it cannot be one."""
-    text = spelled(function, given, names_of("a{}", given))
+def agent_loop(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor], threads: int = 1) -> AgentLoop:
+    """Compile a function for tensors like the given ones. Raises `Untranslatable` if it cannot be one loop."""
+    text = translated(function, given, names_of("a{}", given))
     kinds = {*(part.dtype for part in given), *text.dtypes} - {torch.bool}
     if len(kinds) != 1 or any(names.ndim > 2 for names in text.results):
-        raise Unspelled("it has numbers of several kinds, or more than columns of them")
+        raise Untranslatable("it uses several number types, or returns tensors of more than two dimensions")
     agents = len(given[0])
     shapes = [(*names.shape[:0:-1], agents) for names in text.results]
     steps = [step_of(stored_by_column(part)) for part in given] + [agents] * len(shapes)
     loop = library(kinds.pop(), _compute(given, text), "each.cpp").each
     loop.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
     loop.restype = None
-    return Lanewise(
+    return AgentLoop(
         loop,
         agents,
         (ctypes.c_int64 * len(steps))(*steps),
@@ -66,7 +66,7 @@ def lanewise(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor],
     )
 
 
-def _compute(given: Sequence[Tensor], text: Spelled) -> str:
+def _compute(given: Sequence[Tensor], text: Translation) -> str:
     def places(sizes: Sequence[int], dtypes: Sequence[torch.dtype], first: int) -> Iterator[str]:
         for k, (size, dtype) in enumerate(zip(sizes, dtypes, strict=True), first):
             for column in range(size):

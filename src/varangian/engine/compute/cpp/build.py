@@ -1,4 +1,4 @@
-"""C++ text made into a library of this process, by the compiler that is there."""
+"""Compiles C++ code to a library and loads it into this process."""
 
 from __future__ import annotations
 
@@ -15,32 +15,38 @@ import torch
 from torch import Tensor
 
 from varangian.core.layout import by_column
-from varangian.engine.compute.cpp.translate import Unspelled
+from varangian.engine.compute.cpp.translate import Untranslatable
 
 _NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
 _OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wno-psabi")
 
 
 def compiler() -> str:
-    """The C++ compiler that torch looks for, too."""
+    """The C++ compiler; torch uses the same one."""
     return os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
 
 
-def library(dtype: torch.dtype, spelled: str, loop: str) -> ctypes.CDLL:
-    """A loop of this folder, for numbers of some kind, with what was spelled for it."""
+def library(dtype: torch.dtype, translated: str, loop: str) -> ctypes.CDLL:
+    """The library of a loop.
+
+    Args:
+        dtype: The number type.
+        translated: The translated function that the loop calls.
+        loop: The file of the loop in this folder.
+    """
     if dtype not in _NUMBERS:
-        raise Unspelled(f"there are no vectors of {dtype}")
+        raise Untranslatable(f"there are no vectors of {dtype}")
     real, word = _NUMBERS[dtype]
     head = f"#include <cstdint>\nusing real = {real};\nusing word = {word};\n"
     texts = [
         files("varangian.engine.compute.cpp").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)
     ]
-    return _built("\n".join((head, texts[0], spelled, texts[1])))
+    return _built("\n".join((head, texts[0], translated, texts[1])))
 
 
 @cache
 def _built(text: str) -> ctypes.CDLL:
-    """Compiled once in a process; the file is not needed once it is loaded."""
+    """Compile and load, once per process. The file is not needed after it is loaded."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder) / "loop.cpp", Path(folder) / "loop.so"
@@ -49,13 +55,13 @@ def _built(text: str) -> ctypes.CDLL:
             return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         said = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-        raise Unspelled(f"{compiler()} refuses: {said[0][-150:]}") from error
+        raise Untranslatable(f"{compiler()} failed: {said[0][-150:]}") from error
     except OSError as error:
-        raise Unspelled(str(error)) from error
+        raise Untranslatable(str(error)) from error
 
 
 def stored_by_column(values: Tensor) -> Tensor:
-    """What agents have, column after column; not copied where it is so already."""
+    """A tensor with one row per agent, stored column by column. It is copied only if necessary."""
     if values.ndim > 2:
         values = values.flatten(1)
     if values.stride(0) == 1:
@@ -64,5 +70,5 @@ def stored_by_column(values: Tensor) -> Tensor:
 
 
 def step_of(matrix: Tensor) -> int:
-    """How many numbers lie between one column of a matrix and the next."""
+    """The distance from one column of a matrix to the next, in numbers."""
     return matrix.stride(1) if matrix.ndim == 2 else 0

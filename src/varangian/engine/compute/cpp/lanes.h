@@ -1,5 +1,7 @@
-// Vectors of neighbouring agents, and what formulas need. Above this text stand `real` and `word`, a number and an
-// integer as wide. Matrices lie column after column, so that a vector is read from memory as it lies there.
+// Vectors of consecutive agents, and the functions that formulas need.
+//
+// The code that precedes this file defines `real`, the number type, and `word`, an integer type of the same size.
+// Matrices are stored column by column, so that a vector can be read from memory directly.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +12,7 @@
 
 constexpr int LANES = 64 / sizeof(real);
 typedef real Lanes __attribute__((vector_size(64)));
-typedef word Which __attribute__((vector_size(64)));
+typedef word Mask __attribute__((vector_size(64)));
 typedef int32_t Senders __attribute__((vector_size(4 * LANES)));
 typedef uint8_t Flags __attribute__((vector_size(LANES)));
 
@@ -18,7 +20,7 @@ using limits = std::numeric_limits<real>;
 
 static inline Lanes all(real value) { return Lanes{} + value; }
 
-// Fewer than a vector at the end of a table; the compiler knows the number everywhere else.
+// `count` is less than a full vector only at the end of a table. Elsewhere it is a constant for the compiler.
 template <class Vector, class Number> static inline Vector load(const Number* from, int count) {
     Vector out{};
     std::memcpy(&out, from, count * sizeof(Number));
@@ -27,13 +29,13 @@ template <class Vector, class Number> static inline Vector load(const Number* fr
 
 static inline Lanes load(const real* from, int count) { return load<Lanes>(from, count); }
 
-static inline Which load(const bool* from, int count) {
-    return __builtin_convertvector(load<Flags>(reinterpret_cast<const uint8_t*>(from), count), Which) != 0;
+static inline Mask load(const bool* from, int count) {
+    return __builtin_convertvector(load<Flags>(reinterpret_cast<const uint8_t*>(from), count), Mask) != 0;
 }
 
 static inline void store(real* to, Lanes values, int count) { std::memcpy(to, &values, count * sizeof(real)); }
 
-static inline void store(bool* to, Which values, int count) {
+static inline void store(bool* to, Mask values, int count) {
     const Flags flags = __builtin_convertvector(values & 1, Flags);
     std::memcpy(to, &flags, count);
 }
@@ -44,16 +46,16 @@ static inline Lanes gather(const real* from, Senders who) {
     return out;
 }
 
-// What is no number stays none, on either side.
+// If a or b is nan, so is the result.
 static inline Lanes larger(Lanes a, Lanes b) { return (a > b) | (a != a) ? a : b; }
 static inline Lanes smaller(Lanes a, Lanes b) { return (a < b) | (a != a) ? a : b; }
 static inline Lanes magnitude(Lanes a) { return a < 0 ? -a : a; }
-static inline bool every(Which which) {
+static inline bool all_true(Mask which) {
     word out = -1;
     for (int lane = 0; lane < LANES; lane++) out &= which[lane];
     return out;
 }
-static inline Which finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
+static inline Mask finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
 
 #define EACH(function)                                                               \
     static inline Lanes each_##function(Lanes a) {                                   \
