@@ -1,7 +1,8 @@
-"""Updates the tables in the manual: `python -m bench.page [--from results/performance]`.
+"""Writes measurements into the manual: `python -m bench.page [--from results/performance]`.
 
-In a page, the text between `<!-- table cpu/roofline -->` and `<!-- end -->` is replaced by the table of that CSV file.
-`<!-- far -->` marks the place of the estimate for a hundred million agents. Tables without a CSV file stay as they are.
+In a page, `<!-- table cpu/roofline -->` starts the table of that CSV file, and `<!-- end -->` ends it. The lines in
+between are replaced. `<!-- table cpu/roofline | workload | round ms -->` shows only these columns. `<!-- far -->` marks
+the estimate for a hundred million agents. Tables without a CSV file stay as they are.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ import argparse
 import csv
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.timing import formatted
 
-PAGES = (Path("docs/performance.md"), Path("docs/cluster.md"))
+PAGES = (Path("docs/performance.md"), Path("docs/performance-details.md"), Path("docs/cluster.md"))
 IMAGE = Path("docs/images/scaling.png")
 
 
-def table(path: Path) -> str:
-    """A CSV file as a Markdown table.
+def table(path: Path, columns: Sequence[str] = ()) -> str:
+    """A CSV file as a Markdown table, with all columns or with the named ones.
 
-    Numbers have three digits. Columns of numbers are aligned to the right.
+    Numbers have three digits, and columns of numbers are aligned to the right.
     """
     with path.open(encoding="utf-8") as file:
         rows = list(csv.reader(file))
+    if unknown := set(columns) - set(rows[0]):
+        raise SystemExit(f"{path} has no column {', '.join(sorted(unknown))}; it has {', '.join(rows[0])}")
+    places = [rows[0].index(name) for name in columns or rows[0]]
+    rows = [[row[place] for place in places] for row in rows]
     head, body = rows[0], [[formatted(_number(cell)) for cell in row] for row in rows[1:]]
     numeric = [all(isinstance(_number(row[place]), float) for row in rows[1:]) for place in range(len(head))]
     lines = [head, ["--:" if right else "---" for right in numeric], *body]
@@ -39,7 +45,7 @@ def _number(cell: str) -> float | str:
 
 
 def far(folder: Path) -> str:
-    """An estimate for a hundred million agents, from the largest network that was measured."""
+    """The estimate for a hundred million agents, from the largest network that was measured."""
     with (folder / "cpu" / "scaling.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["sweep"] == "agents"]
     last = max(rows, key=lambda row: int(row["size"]))
@@ -47,19 +53,19 @@ def far(folder: Path) -> str:
     seconds, mib = float(last["round ms"]) / 1e3, float(last["MiB"])
     more = 10**8 / agents
     hours, gib = seconds * more * 500 / 3600, mib * more / 1024
-    return " ".join(
-        (
-            f"With {agents:,} agents and {edges:,} edges a round takes {1e3 * seconds:.0f} ms,",
-            f"which is {1e9 * seconds / edges:.1f} ns per edge. The run needs {mib / 1024:.2f} GiB, or",
-            f"{mib * 2**20 / agents:,.0f} bytes per agent, most of it while the graph is made. Both grow linearly.",
-            f"A hundred million agents with as many neighbours each have {edges * more:.2g} edges. A round would take",
-            f"{seconds * more:.0f} s on these two cores, and 500 rounds {hours:.1f} hours. The run would need",
-            f"{gib:,.0f} GiB, which one large machine has. A round itself (φ and its mass before and after, senders,",
-            f"weights) needs about {edges * more * 29 / 2**30:,.0f} GiB of it. If that is too much, the network must",
-            "be split into parts that exchange only the models at their borders. If agents hear only agents near",
-            "them, these are few.",
-        )
+    measured = (
+        f"**Measured:** {agents:,} agents with {edges:,} edges take {1e3 * seconds:.0f} ms per round",
+        f"({1e9 * seconds / edges:.1f} ns per edge) and {mib / 1024:.2f} GiB of memory",
+        f"({mib * 2**20 / agents:,.0f} bytes per agent). Most of the memory is needed while the graph is made.",
+        "Both grow in proportion to the network.",
     )
+    estimated = (
+        f"**Estimated:** a hundred million agents with as many neighbours each have {edges * more:.2g} edges. On the",
+        f"same two cores a round would take {seconds * more:.0f} s, 500 rounds {hours:.1f} hours, and the run",
+        f"{gib:,.0f} GiB: one large machine.",
+        f"The round itself would hold some {edges * more * 29 / 2**30:,.0f} GiB of that.",
+    )
+    return " ".join(measured) + "\n\n" + " ".join(estimated)
 
 
 def main() -> None:
@@ -68,15 +74,16 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
 
     def fresh(found: re.Match[str]) -> str:
-        path = folder / f"{found[1]}.csv"
+        name, *columns = (part.strip() for part in found[1].split("|"))
+        path = folder / f"{name}.csv"
         if not path.exists():
             print(f"{path} does not exist; its table stays as it is")
             return found[0]
-        return f"<!-- table {found[1]} -->\n{table(path)}\n<!-- end -->"
+        return f"<!-- table {found[1]} -->\n{table(path, columns)}\n<!-- end -->"
 
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        text = re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
+        text = re.sub(r"<!-- table (.+?) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
         if (folder / "cpu" / "scaling.csv").exists():
             text = re.sub(
                 r"<!-- far -->\n.*?<!-- end -->",

@@ -26,7 +26,18 @@ SYMBOLS = {
 }  # fmt: skip
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ᵀⁿ", "0123456789-+Tn", strict=True))
 ACCENTS = {"\u0302": "hat", "\u0303": "tilde", "\u0304": "bar", "\u0305": "bar"}
-OPERATORS = ("argmax", "argmin", "clip", "exp", "log", "max", "mean", "median", "min", "tr")
+OPERATORS = (
+    "argmax",
+    "argmin",
+    "clip",
+    "exp",
+    "log",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "tr",
+)
 
 
 def mathml(equation: str, display: bool = True) -> str:
@@ -47,13 +58,23 @@ def to_latex(equation: str) -> str:
     text = _roots(_sets(equation.strip()))
     # Only letters are taken apart: "≠" would become "=" and a stroke.
     text = re.sub(r"\w", lambda found: unicodedata.normalize("NFD", found[0]), text)
-    text = re.sub(rf"(\w)([{''.join(ACCENTS)}])", lambda found: rf"\{ACCENTS[found[2]]}{{{found[1]}}}", text)
-    text = re.sub(rf"[{''.join(RAISED)}]+", lambda found: f"^{{{''.join(RAISED[c] for c in found[0])}}}", text)
+    text = re.sub(
+        rf"(\w)([{''.join(ACCENTS)}])",
+        lambda found: rf"\{ACCENTS[found[2]]}{{{found[1]}}}",
+        text,
+    )
+    text = re.sub(
+        rf"[{''.join(RAISED)}]+",
+        lambda found: f"^{{{''.join(RAISED[c] for c in found[0])}}}",
+        text,
+    )
     text = re.sub(r"([_^])([A-Za-z0-9α-ωΑ-Ω*]+)", r"\1{\2}", text)
     text = re.sub(r"(?<![\\A-Za-z])(frac|sqrt)(?=\{)", r"\\\1", text)
     text = re.sub(r"(?<= ):(?= )", r"\\;:\\;", text)
     text = re.sub(r" {2,}", r"\\quad ", text)
-    text = re.sub(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:[ ’'-][A-Za-z]{2,})*(?![A-Za-z])", _word, text)
+    text = re.sub(
+        r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:[ ’'-][A-Za-z]{2,})*(?![A-Za-z])", _word, text
+    )
     for symbol, command in SYMBOLS.items():
         text = text.replace(symbol, command)
     return re.sub(r" {2,}", " ", text)

@@ -18,7 +18,9 @@ sys.path.append(str(Path(__file__).parent))
 from equations import mathml
 
 CARD = re.compile(r"^\{\{ card (rules|attacks)\.(\w+) \}\}$", re.MULTILINE)
-SYMBOL = re.compile(r"`[^`]*`|(?<![\w`])(\|?\w[\u0302\u0303]?_(?:\{[^}]*\}|[A-Za-z0-9]{1,3}\*?)(?![\w(])\|?)")
+SYMBOL = re.compile(
+    r"`[^`]*`|(?<![\w`])(\|?\w[\u0302\u0303]?_(?:\{[^}]*\}|[A-Za-z0-9]{1,3}\*?)(?![\w(])\|?)"
+)
 """A letter with an index, such as θ̂_k or |N_k|; code is left alone."""
 ADDRESS = re.compile(r"https?://[^\s)>\]]+[^\s)>\].,;]")
 
@@ -36,23 +38,33 @@ def card(kind: str, name: str) -> str:
     lines += [f'<div class="equation">{mathml(line)}</div>' for line in one.equation]
     lines += ["", _typeset(one.text), ""]
     about = {"Assumes": one.assumes, "Knows": one.knows, "Cost": one.cost}
-    lines += [f"**{title}.** {_typeset(text)}\n" for title, text in about.items() if text]
+    lines += [
+        f"**{title}.** {_typeset(text)}\n" for title, text in about.items() if text
+    ]
     lines += _parameters(one)
     lines += ["```pycon", one.example, "```", ""]
-    lines += [f"On the command line: `--{kind[:-1]} {one.name}`. Reference: {_linked(one.reference)}", ""]
+    lines += [
+        f"On the command line: `--{kind[:-1]} {one.name}`. Reference: {_linked(one.reference)}",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def _parameters(one: Card) -> list[str]:
     if not one.parameters:
         return []
-    rows = [f"| `{part.name}` | `{_cell(part.default)}` | {_typeset(_cell(part.about))} |" for part in one.parameters]
+    rows = [
+        f"| `{part.name}` | `{_cell(part.default)}` | {_typeset(_cell(part.about))} |"
+        for part in one.parameters
+    ]
     return ["| parameter | default | |", "|---|---|---|", *rows, ""]
 
 
 def _typeset(text: str) -> str:
     """The text with its symbols typeset."""
-    return SYMBOL.sub(lambda found: mathml(found[1], display=False) if found[1] else found[0], text)
+    return SYMBOL.sub(
+        lambda found: mathml(found[1], display=False) if found[1] else found[0], text
+    )
 
 
 def _cell(text: str) -> str:

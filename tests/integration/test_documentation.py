@@ -52,6 +52,11 @@ def run_in_order(sources: Iterator[tuple[str, str]]) -> None:
             exec(compile(source, where, "exec"), namespace)
 
 
+def code_cells(notebook: Path) -> list[dict[str, Any]]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
@@ -65,14 +70,21 @@ def connected(page: Path, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     run_in_order((str(page), block) for block in blocks(page, "python"))
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
 def test_notebooks_run(notebook: Path) -> None:
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    run_in_order((notebook.name, "".join(cell["source"])) for cell in cells if cell["cell_type"] == "code")
+    run_in_order((notebook.name, "".join(cell["source"])) for cell in code_cells(notebook))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_notebooks_hold_their_outputs(notebook: Path) -> None:
+    for cell in code_cells(notebook):
+        shows = any(word in "".join(cell["source"]) for word in ("print(", "plt.show("))
+        assert bool(cell["outputs"]) == shows, "run: python docs/render_notebooks.py"
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -107,6 +119,11 @@ def test_the_site_can_be_built(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     page = (tmp_path / "rules" / "index.html").read_text(encoding="utf-8")
     assert "loss_based" in page and "Jensen" in page, "rules are described by what they say of themselves"
+    for notebook in NOTEBOOKS:
+        page = (tmp_path / "notebooks" / notebook.stem / "index.html").read_text(encoding="utf-8")
+        outputs = [output for cell in code_cells(notebook) for output in cell["outputs"] if "text" in output]
+        assert all(output["text"][-1].split()[-1] in page for output in outputs), "outputs are shown"
+    assert list((tmp_path / "notebooks").glob("*.png"))
 
 
 def test_own_rule_is_short() -> None:
@@ -115,6 +132,6 @@ def test_own_rule_is_short() -> None:
 
 
 def test_local_links_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in (*PAGES, *NOTEBOOKS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
