@@ -104,8 +104,8 @@ LINES = {
     "--engine rya": "unknown engine 'rya'; did you mean 'ray'? (known: local, ray)",
     "--engine ray --shards 0": "at least one shard, but shards is 0",
     "--engine ray --gpus-per-shard -1": "but gpus_per_shard is -1",
-    "--engine ray --gpus-per-shard 1.5": "more GPUs than one are whole ones",
-    "--engine ray --gpus-per-shard 0.5": "0.5 GPUs are needed (0.5 a cell), but the cluster at local has 0",
+    "--engine ray --gpus-per-shard 1.5": "above 1, gpus_per_shard must be a whole number",
+    "--engine ray --gpus-per-shard 0.5": "0.5 GPUs are needed (0.5 per cell), but the cluster at local has 0",
     "--engine ray --gpus-per-shard 1 --shards 2": "2 GPUs are needed (1 a shard), but the cluster at local has 0",
 }
 
