@@ -54,9 +54,9 @@ def studies(json: AsJson = False) -> None:
     listing(varangian.studies, json)
 
 
-def listing(room: ModuleType, as_json: bool) -> None:
+def listing(package: ModuleType, as_json: bool) -> None:
     """Print the name and the description of everything that a package offers."""
-    offered = {name: first_line(value) for name, value in sorted(catalogue(room).items())}
+    offered = {name: first_line(value) for name, value in sorted(catalogue(package).items())}
     if as_json:
         print(to_json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
         return

@@ -100,5 +100,5 @@ def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> xr
     and goes on from one that another process left."""
     torch.set_num_threads(1)
     near = folder if folder is not None and folder.is_dir() else None
-    told = SeedsProgress(Writer(writers_board, cell.key))
-    return play(plan, cell, near, resume=True, callbacks=[told])
+    counter = SeedsProgress(Writer(writers_board, cell.key))
+    return play(plan, cell, near, resume=True, callbacks=[counter])

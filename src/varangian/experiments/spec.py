@@ -16,14 +16,14 @@ from varangian.errors import BadInput, unknown
 Named = Mapping[str, type[Any]]
 
 
-def catalogue(room: types.ModuleType) -> dict[str, type[Any]]:
-    """The values a room offers, by their command-line names.
+def catalogue(package: types.ModuleType) -> dict[str, type[Any]]:
+    """The values a package offers, by their command-line names.
 
     >>> from varangian import rules
     >>> sorted(catalogue(rules))[:2]
     ['alone', 'average']
     """
-    exported = {name: getattr(room, name) for name in room.__all__}
+    exported = {name: getattr(package, name) for name in package.__all__}
     return {
         name.replace("_", "-"): value
         for name, value in exported.items()

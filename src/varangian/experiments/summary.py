@@ -23,8 +23,8 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
     """One row per (study, rule, attack, byzantine, seed); for studies shown by group, with each group's figures."""
-    told = str(metrics.attrs.get("by_group", "0")) == "1" and "group" in metrics
-    groups = np.unique(metrics["group"].values).tolist() if told else []
+    by_group = str(metrics.attrs.get("by_group", "0")) == "1" and "group" in metrics
+    groups = np.unique(metrics["group"].values).tolist() if by_group else []
     for number in range(metrics.sizes["cell"]):
         cell = metrics.isel(cell=number)
         about = {

@@ -121,9 +121,9 @@ def cell_tree(cell: xr.Dataset, metrics: Sequence[str], detail: Detail) -> Tree:
         curves.append(_curves(cell, name, detail.points, groups) if known else None)
         agents.append(_agent_curves(some, name, detail) if known and detail.agent_points else None)
         ends.append(final(some, name).transpose("seed", "agent").values[:, detail.agents] if known else None)
-    lying = some["byzantine_agent"].transpose("seed", "agent").values.astype(int)
+    is_byzantine = some["byzantine_agent"].transpose("seed", "agent").values.astype(int)
     shared = {"curves": curves, "agentCurves": agents, "agentEnds": ends}
-    return {**shared, "byzantine": lying, "weights": _weights(some, detail.frames)}
+    return {**shared, "byzantine": is_byzantine, "weights": _weights(some, detail.frames)}
 
 
 def _curves(cell: xr.Dataset, metric: str, points: int, groups: Sequence[Any]) -> Tree:
@@ -154,8 +154,8 @@ def _weights(cell: xr.Dataset, frames: int) -> Tree | None:
     known = cell["weight"].dropna("snapshot", how="all")
     values = np.nan_to_num(known.transpose("snapshot", "seed", "agent", "slot").values)
     kept = np.unique(np.linspace(0, len(values) - 1, min(len(values), frames)).round().astype(int))
-    lying = cell["byzantine_agent"].transpose("seed", "agent").values.astype(bool)
-    pictures = np.where(lying[None, :, :, None], 0, values[kept])
+    is_byzantine = cell["byzantine_agent"].transpose("seed", "agent").values.astype(bool)
+    pictures = np.where(is_byzantine[None, :, :, None], 0, values[kept])
     distinct, which = np.unique(pictures.reshape(len(kept), -1), axis=0, return_inverse=True)
     return {
         "rounds": known["snapshot"].values[kept].astype(int),

@@ -70,25 +70,25 @@ def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
     first = metrics.isel(seed=0)
     cell = cell_of(first, largest_minority(metrics) if byzantine is None else byzantine)
     shown = first.isel(cell=cell)
-    places, group, lying = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
+    places, group, is_byzantine = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
     pairs = neighbours(first)
-    trust = final_trust(shown, pairs, lying)
+    trust = final_trust(shown, pairs, is_byzantine)
     panels = 1 if trust is None else 2
     figure = Figure(figsize=(4.6 * panels, 4.9), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     _edges(axes[0], places, pairs, to_rgba(EDGE, 0.3 if len(pairs) > CROWD else 1), np.full(len(pairs), 0.6))
-    axes[0].set_title(_heading(len(places), int(lying.sum())), fontsize=11)
+    axes[0].set_title(_heading(len(places), int(is_byzantine.sum())), fontsize=11)
     if trust is not None:
         _edges(axes[1], places, pairs, EDGE, np.full(len(pairs), 0.25))
-        _trusted_edges(axes[1], places, pairs, trust, lying)
+        _trusted_edges(axes[1], places, pairs, trust, is_byzantine)
         axes[1].set_title(_heading_of_weights(shown), fontsize=11)
     for ax in axes:
-        _agents(ax, places, group, lying)
+        _agents(ax, places, group, is_byzantine)
         ax.set_aspect("equal")
         ax.margins(0.06)
         ax.set_axis_off()
-    fooled = trust is not None and bool((trust[lying[pairs].any(1)] > 0).any())
-    _legend(figure, _marks(group, lying, trust is not None, fooled), 3 if panels == 1 else 8)
+    fooled = trust is not None and bool((trust[is_byzantine[pairs].any(1)] > 0).any())
+    _legend(figure, _marks(group, is_byzantine, trust is not None, fooled), 3 if panels == 1 else 8)
     return figure
 
 
@@ -131,7 +131,7 @@ def neighbours(first: xr.Dataset) -> Array:
     return np.unique(np.sort(heard[heard[:, 0] != heard[:, 1]], axis=1), axis=0)
 
 
-def final_trust(shown: xr.Dataset, pairs: Array, lying: Array) -> Array | None:
+def final_trust(shown: xr.Dataset, pairs: Array, is_byzantine: Array) -> Array | None:
     """For each pair the larger of the weights that its normal ends give each other.
 
     None where weights are unknown, or not the loss-based rule's.
@@ -142,7 +142,7 @@ def final_trust(shown: xr.Dataset, pairs: Array, lying: Array) -> Array | None:
     senders = shown["sender"].transpose("agent", "slot").values
     if not np.isfinite(table).any():
         return None
-    known = np.isfinite(senders) & np.isfinite(table) & ~lying[:, None]
+    known = np.isfinite(senders) & np.isfinite(table) & ~is_byzantine[:, None]
     receivers = np.broadcast_to(np.arange(len(senders))[:, None], senders.shape)
     weight = np.zeros((len(senders), len(senders)))
     np.maximum.at(weight, (receivers[known], senders[known].astype(int)), table[known])
@@ -173,14 +173,14 @@ def _edges(ax: Axes, places: Array, pairs: Array, colour: Any, widths: Array) ->
     ax.add_collection(lines)
 
 
-def _trusted_edges(ax: Axes, places: Array, pairs: Array, trust: Array, lying: Array) -> None:
+def _trusted_edges(ax: Axes, places: Array, pairs: Array, trust: Array, is_byzantine: Array) -> None:
     """Heavier and darker the more is trusted, red where a liar is; full at the 95th percentile, or at one sixth."""
     seen = np.flatnonzero(trust > 0)
     seen = seen[np.argsort(trust[seen])]
     full = max(np.quantile(trust[seen], 0.95), 1 / 6) if len(seen) else 1.0
     strength = np.minimum(trust[seen] / full, 1)
-    to_liar = lying[pairs[seen, 0]] | lying[pairs[seen, 1]]
-    colours = np.where(to_liar[:, None], to_rgba(BYZANTINE), to_rgba(INK))
+    to_byzantine = is_byzantine[pairs[seen, 0]] | is_byzantine[pairs[seen, 1]]
+    colours = np.where(to_byzantine[:, None], to_rgba(BYZANTINE), to_rgba(INK))
     colours[:, 3] = 0.15 + 0.75 * strength
     _edges(ax, places, pairs[seen], colours, 0.4 + 2.2 * strength)
 
@@ -192,24 +192,33 @@ def _colours(group: Array) -> dict[Any, Any]:
     return {name: colormaps["viridis"](i / (len(names) - 1)) for i, name in enumerate(names)}
 
 
-def _agents(ax: Axes, places: Array, group: Array, lying: Array) -> None:
+def _agents(ax: Axes, places: Array, group: Array, is_byzantine: Array) -> None:
     size = float(np.clip(4000 / len(places), 12, 70))
     colours = _colours(group)
-    fill = [colours[name] for name in group[~lying]]
+    fill = [colours[name] for name in group[~is_byzantine]]
     x, y = places.T
-    ax.scatter(x[~lying], y[~lying], s=size, c=fill, edgecolors="white", linewidths=0.7, zorder=3)
-    ax.scatter(x[lying], y[lying], s=1.4 * size, c=BYZANTINE, marker="X", edgecolors="white", linewidths=0.7, zorder=4)
+    ax.scatter(x[~is_byzantine], y[~is_byzantine], s=size, c=fill, edgecolors="white", linewidths=0.7, zorder=3)
+    ax.scatter(
+        x[is_byzantine],
+        y[is_byzantine],
+        s=1.4 * size,
+        c=BYZANTINE,
+        marker="X",
+        edgecolors="white",
+        linewidths=0.7,
+        zorder=4,
+    )
 
 
-def _marks(group: Array, lying: Array, weighted: bool, fooled: bool) -> list[Line2D]:
+def _marks(group: Array, is_byzantine: Array, weighted: bool, fooled: bool) -> list[Line2D]:
     """What the legend explains; a single group needs no name, and too many would not fit."""
-    colours = {name: colour for name, colour in _colours(group).items() if name in group[~lying]}
+    colours = {name: colour for name, colour in _colours(group).items() if name in group[~is_byzantine]}
     dot: dict[str, Any] = {"linestyle": "", "markersize": 8, "markeredgecolor": "white"}
     if len(np.unique(group)) > 1 and len(colours) <= len(GROUPS):
         marks = [Line2D([], [], marker="o", color=c, label=f"Group {g}", **dot) for g, c in colours.items()]
     else:
         marks = [Line2D([], [], marker="o", color=GROUPS[0], label="Normal", **dot)]
-    if lying.any():
+    if is_byzantine.any():
         marks += [Line2D([], [], marker="X", color=BYZANTINE, label="Byzantine", **dot)]
     if weighted:
         marks += [Line2D([], [], color=INK, linewidth=2.2, label="Trusted")]

@@ -112,20 +112,22 @@ def enter(
     return Contest(plan, own, counts | {0: 0}, scene.task.agents, plan.study.rounds)
 
 
-def _names(asked: Sequence[Any], room: ModuleType, made: Callable[[str], Any], own: dict[str, Any]) -> tuple[str, ...]:
+def _names(
+    asked: Sequence[Any], package: ModuleType, made: Callable[[str], Any], own: dict[str, Any]
+) -> tuple[str, ...]:
     """The names of all that was asked for, each once; what was given as a value goes to `own`."""
     if isinstance(asked, str) or not asked:
         raise BadInput(f"rules and attacks are lists of names or of values, and not empty; got {asked!r}")
     names: dict[str, None] = {}
     for one in asked:
         if one == ALL:
-            names |= dict.fromkeys(sorted(catalogue(room)))
+            names |= dict.fromkeys(sorted(catalogue(package)))
         elif isinstance(one, str):
             made(one)  # a misspelt name is refused now, not after an hour
             names[tidied(one)] = None
         else:
             name = name_of(one, made)
-            if catalogue(room).get(name.partition(":")[0], type(one)) is not type(one):
+            if catalogue(package).get(name.partition(":")[0], type(one)) is not type(one):
                 raise BadInput(f"{name} is the name of one of ours; call the class of your own something else")
             names[name], own[name] = None, one
     return tuple(names)

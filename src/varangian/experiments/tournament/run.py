@@ -140,13 +140,13 @@ def compete(
 def key_of(contest: Contest, cell: Cell) -> Key:
     """Everything that decides a cell's numbers besides what is the same for the whole folder."""
 
-    def told(name: str, value: Callable[[str], Any]) -> str:
+    def written(name: str, value: Callable[[str], Any]) -> str:
         try:
             return repr(value(name)) if name else ""
         except BadInput:
             return name
 
-    rule, attack = told(cell.rule, contest.rule), told(cell.attack, contest.attack)
+    rule, attack = written(cell.rule, contest.rule), written(cell.attack, contest.attack)
     return cell.rule, rule, cell.attack, attack, repr(cell.byzantine)
 
 
