@@ -125,9 +125,9 @@ def test_what_cannot_work_is_said_before_anything_is_written(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("run target-localization --tensorboard --out out", "--tensorboard watches rounds played by this process"),
-        ("run target-localization --threads 2 --out out", "--threads is for rounds played by this process"),
-        ("tournament target-localization --jobs 2", "--jobs counts processes of this machine"),
+        ("run target-localization --tensorboard --out out", "--tensorboard works only in this process"),
+        ("run target-localization --threads 2 --out out", "--threads works only in this process"),
+        ("tournament target-localization --jobs 2", "--jobs counts processes on this machine"),
     ],
 )
 def test_what_does_not_go_together_is_said(

@@ -120,7 +120,7 @@ def _heard(graph: Graph, own: Int[Tensor, " agent"]) -> Int[Tensor, " row"]:
 
 
 def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"]) -> Graph:
-    """The graph among the agents in `heard`. Only the agents in `own` have neighbours; others receive from themselves."""
+    """The graph among the agents in `heard`. Only agents in `own` have neighbours; others hear only themselves."""
     row = torch.searchsorted(heard, own)
     slots = torch.ones_like(heard).index_copy(0, row, graph.offsets.diff()[own])
     offsets = torch.cat((slots.new_zeros(1), slots.cumsum(0)))
