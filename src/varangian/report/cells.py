@@ -39,7 +39,7 @@ class Detail:
 def detail_of(metrics: xr.Dataset) -> Detail:
     """As much detail as fits: larger runs have fewer points, and fewer seeds with single agents."""
     lines = metrics.sizes["cell"] * max(1, len(metrics_of(metrics)))
-    agents, seeds, groups = told_agents(metrics), metrics.sizes["seed"], len(drawn_groups(metrics))
+    agents, seeds, groups = listed_agents(metrics), metrics.sizes["seed"], len(drawn_groups(metrics))
     of_agents, of_weights = lines * len(agents), _weights_in_frame(metrics)
     shown_seeds = seeds
     while shown_seeds > 1 and (of_agents * shown_seeds * 25 > AGENTS or of_weights * shown_seeds * 20 > WEIGHTS):
@@ -54,7 +54,7 @@ def detail_of(metrics: xr.Dataset) -> Detail:
     )
 
 
-def told_agents(metrics: xr.Dataset) -> tuple[int, ...]:
+def listed_agents(metrics: xr.Dataset) -> tuple[int, ...]:
     """All agents. In very large networks, the worst agents, taken from each cell in turn."""
     if metrics.sizes["agent"] <= LISTED:
         return tuple(range(metrics.sizes["agent"]))

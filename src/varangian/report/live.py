@@ -21,11 +21,11 @@ from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan, as_toml
-from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
+from varangian.report.cells import Detail, cell_tree, listed_agents, network_tree
 from varangian.report.command import command_of
 from varangian.report.pack import packed
 from varangian.report.page import page
-from varangian.report.payload import Progress, Tree, assembled, metrics_told
+from varangian.report.payload import Progress, Tree, assembled, measured_metrics
 from varangian.report.source import Run
 from varangian.report.table import Row, Scenario, scenario_of
 
@@ -115,7 +115,7 @@ class Live:
         rows = [row for key, parts in self.known.items() for row in _rows(self.plan.study.name, key, parts)]
         config = as_toml(self.plan)
         run = Run(self.plan.study.name, rows, config=config, command=command_of(config, "runs/again"))
-        metrics = metrics_told(run)
+        metrics = measured_metrics(run)
         for key, parts in self.known.items():
             if key not in self.trees or self.trees[key][0] != metrics:
                 self.trees[key] = metrics, cell_tree(self._joined(parts), metrics, _detail(parts[0]))
@@ -176,7 +176,7 @@ def _rows(study: str, key: tuple[str, Scenario], parts: Sequence[xr.Dataset]) ->
 
 def _detail(part: xr.Dataset) -> Detail:
     """The detail of a live page. It is not saved, so it need not be small; but one seed is enough."""
-    return Detail(agents=told_agents(part))
+    return Detail(agents=listed_agents(part))
 
 
 def _handler(live: Live) -> type[BaseHTTPRequestHandler]:

@@ -41,7 +41,7 @@ class Progress:
 
 def page_tree(runs: Sequence[Run], progress: Progress | None = None) -> Tree:
     """The tree for `pack.packed`, in the form that the scripts of the page expect."""
-    metrics = list(dict.fromkeys(name for run in runs for name in metrics_told(run)))
+    metrics = list(dict.fromkeys(name for run in runs for name in measured_metrics(run)))
     return assembled(runs, metrics, [whole_cells(run, metrics) for run in runs], progress)
 
 
@@ -124,7 +124,7 @@ def main_metric(rows: Sequence[Row]) -> str:
         return next(name.removesuffix("_mean") for name in rows[0] if name.endswith("_mean") or name in UNWEIGHED)
 
 
-def metrics_told(run: Run) -> list[str]:
+def measured_metrics(run: Run) -> list[str]:
     """All metrics of a run: those that any cell has."""
     columns = dict.fromkeys(name for row in run.rows for name in row)
     names = [name.removesuffix("_mean") for name in columns if name.endswith("_mean") or name in UNWEIGHED]

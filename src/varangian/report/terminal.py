@@ -40,7 +40,7 @@ class Terminal:
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self.told: dict[tuple[str, str], str] = {}
+        self.latest: dict[tuple[str, str], str] = {}
         """The metric of every rule in every scenario, if it is known yet."""
         self.metric = ""
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
@@ -84,7 +84,7 @@ class Terminal:
             rows: list[dict[str, Any]] = list(results.summary(result))
             self.metric = headline(rows)
             known = [row[f"{self.metric}_mean"] for row in rows]
-            self.told[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
+            self.latest[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
 
     def shown(self) -> Group:
         """The progress bar, the cells that run in other processes, and a table of rules and scenarios."""
@@ -94,12 +94,12 @@ class Terminal:
             lines.append(Text(f"        … and {len(self.running) - len(shown)} more", "dim"))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column(f"{self.metric} so far" if self.metric else "")
-        scenarios = list(dict.fromkeys(scenario for _, scenario in self.told))
+        scenarios = list(dict.fromkeys(scenario for _, scenario in self.latest))
         for scenario in scenarios:
             table.add_column(Text(scenario), justify="right")
-        for rule in dict.fromkeys(rule for rule, _ in self.told):
-            table.add_row(Text(rule), *(self.told.get((rule, scenario), "") for scenario in scenarios))
-        return Group(self.bar, *lines, *([table] if self.told else []))
+        for rule in dict.fromkeys(rule for rule, _ in self.latest):
+            table.add_row(Text(rule), *(self.latest.get((rule, scenario), "") for scenario in scenarios))
+        return Group(self.bar, *lines, *([table] if self.latest else []))
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Rounds:
         if metric is not None and bool((normal := world.is_normal[:, 0]).any()):
             terminal.metric = metric
             mean = float(torch.mean(known[metric][-1][normal].double()))
-            terminal.told[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
+            terminal.latest[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
 
     def end(self, world: World, state: State) -> None: ...
 
