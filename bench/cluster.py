@@ -22,7 +22,7 @@ from varangian.core.graph import Graph
 from varangian.engine.cluster.actors import started_actors
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.run import STAGES
-from varangian.engine.cluster.shard import Orders, Shard, Spent
+from varangian.engine.cluster.shard import Shard, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
@@ -57,12 +57,16 @@ def rows(load: Load) -> list[Row]:
     """In one process, and over one, two and four shards."""
     scene, rule = load.study.scene(0), rules.loss_based()
     assert isinstance(scene.graph, Graph)
-    orders = Orders(rule, load.attack, 10**6, 10**6, 0, RunOptions(device="cpu"), threads=torch.get_num_threads())
+    shard_options = ShardOptions(
+        rule, load.attack, 10**6, 10**6, 0, RunOptions(device="cpu"), threads=torch.get_num_threads()
+    )
     out: list[Row] = []
     for shards in (0, 1, 2, 4):
         part_of = partitioned(scene.graph, max(1, shards))
         parts = list(cut(scene, 0, load.byzantine, part_of, load.attack))
-        seconds, spent = _here(parts[0], orders, load.rounds) if not shards else _there(parts, orders, load.rounds)
+        seconds, spent = (
+            _here(parts[0], shard_options, load.rounds) if not shards else _there(parts, shard_options, load.rounds)
+        )
         about = {"workload": load.name, "engine": f"ray, {shards} shards" if shards else "in process"}
         stages = {f"{stage} ms": 1e3 * getattr(spent, stage) for stage in STAGES}
         expected = sum(len(rows) for part in parts for rows in part.to) * scene.task.model.shared * 4
@@ -76,8 +80,8 @@ def rows(load: Load) -> list[Row]:
     return out
 
 
-def _here(part: Part, orders: Orders, rounds: int) -> tuple[float, Spent]:
-    shard = Shard(part, orders)
+def _here(part: Part, shard_options: ShardOptions, rounds: int) -> tuple[float, StageTimes]:
+    shard = Shard(part, shard_options)
 
     def play(number: int) -> None:
         for _ in range(number):
@@ -91,10 +95,12 @@ def _here(part: Part, orders: Orders, rounds: int) -> tuple[float, Spent]:
     return (time.perf_counter() - start) / rounds, _since([before], [shard.spent], rounds)
 
 
-def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, Spent]:
+def _there(parts: Sequence[Part], shard_options: ShardOptions, rounds: int) -> tuple[float, StageTimes]:
     import ray
 
-    with started_actors(RayCluster(shards=len(parts)), parts, [ray.put(part) for part in parts], orders) as group:
+    with started_actors(
+        RayCluster(shards=len(parts)), parts, [ray.put(part) for part in parts], shard_options
+    ) as group:
         group.play(Snapshots(None, 10**9), 2, lambda _: None)
         before = [astuple(spent) for _, spent in group.recorded()]
         start = time.perf_counter()
@@ -103,11 +109,11 @@ def _there(parts: Sequence[Part], orders: Orders, rounds: int) -> tuple[float, S
         return seconds, _since(before, [spent for _, spent in group.recorded()], rounds)
 
 
-def _since(before: Sequence[tuple[float, ...]], after: Sequence[Spent], rounds: int) -> Spent:
+def _since(before: Sequence[tuple[float, ...]], after: Sequence[StageTimes], rounds: int) -> StageTimes:
     """The seconds of a round, averaged over shards, and its bytes, summed over shards."""
     grown = [[b - a for a, b in zip(x, astuple(y), strict=True)] for x, y in zip(before, after, strict=True)]
     *seconds, sent, _ = (sum(column) / rounds for column in zip(*grown, strict=True))
-    return Spent(*(stage / len(after) for stage in seconds), bytes=round(sent))
+    return StageTimes(*(stage / len(after) for stage in seconds), bytes=round(sent))
 
 
 def main() -> None:

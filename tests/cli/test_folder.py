@@ -95,7 +95,7 @@ def test_an_interrupted_reproduction_says_how_to_go_on(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr("varangian.experiments.cells.simulate", interrupted)
         said = varangian_("reproduce", "--out", tmp_path, "-q")
-    assert said == Said(130, "", "varangian: interrupted; to go on, give the same command with --resume\n")
+    assert said == Said(130, "", "varangian: interrupted; to continue, run the same command with --resume\n")
     assert (tmp_path / "target-localization" / UNFINISHED).exists()
     assert_refused(varangian_("reproduce", "--out", tmp_path), ["unfinished", "--resume"])
     assert varangian_("reproduce", "--out", tmp_path, "-q", "--resume") == Said(0, "", "")

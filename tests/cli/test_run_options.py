@@ -131,7 +131,7 @@ def test_a_run_on_a_cluster_drops_what_only_this_process_needs(monkeypatch: pyte
     assert varangian_("run", tmp_path / "plan.toml", "--engine", "ray") == Said(0, "", "")
     assert plans[0].options == RunOptions()
     said = varangian_("run", tmp_path / "plan.toml", "--engine", "ray", "--compile")
-    assert_refused(said, ["--compile is for rounds played by this process"])
+    assert_refused(said, ["--compile works only in this process"])
 
 
 @pytest.mark.parametrize(

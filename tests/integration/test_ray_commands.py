@@ -104,8 +104,8 @@ LINES = {
     "--engine rya": "unknown engine 'rya'; did you mean 'ray'? (known: local, ray)",
     "--engine ray --shards 0": "at least one shard, but shards is 0",
     "--engine ray --gpus-per-shard -1": "but gpus_per_shard is -1",
-    "--engine ray --gpus-per-shard 1.5": "more GPUs than one are whole ones",
-    "--engine ray --gpus-per-shard 0.5": "0.5 GPUs are needed (0.5 a cell), but the cluster at local has 0",
+    "--engine ray --gpus-per-shard 1.5": "above 1, gpus_per_shard must be a whole number",
+    "--engine ray --gpus-per-shard 0.5": "0.5 GPUs are needed (0.5 per cell), but the cluster at local has 0",
     "--engine ray --gpus-per-shard 1 --shards 2": "2 GPUs are needed (1 a shard), but the cluster at local has 0",
 }
 
@@ -125,9 +125,9 @@ def test_what_cannot_work_is_said_before_anything_is_written(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("run target-localization --tensorboard --out out", "--tensorboard watches rounds played by this process"),
-        ("run target-localization --threads 2 --out out", "--threads is for rounds played by this process"),
-        ("tournament target-localization --jobs 2", "--jobs counts processes of this machine"),
+        ("run target-localization --tensorboard --out out", "--tensorboard works only in this process"),
+        ("run target-localization --threads 2 --out out", "--threads works only in this process"),
+        ("tournament target-localization --jobs 2", "--jobs counts processes on this machine"),
     ],
 )
 def test_what_does_not_go_together_is_said(

@@ -20,7 +20,7 @@ from varangian.engine.cluster.actors import ActorGroup, ShardActor
 from varangian.engine.cluster.partition import cut as cut_senders
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.run import Job, _whole
-from varangian.engine.cluster.shard import Orders
+from varangian.engine.cluster.shard import ShardOptions
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import cut
 from varangian.engine.options import RunOptions
@@ -62,12 +62,12 @@ CASES: dict[str, tuple[Scene, Any, Any, int]] = {
 def test_the_same_as_in_one_process(shard_actors: list[Any], case: str, shards: int) -> None:
     scene, rule, attack, byzantine = CASES[case]
     rounds = 8
-    orders = orders_for(scene, rule, attack, rounds)
+    shard_options = shard_options_for(scene, rule, attack, rounds)
     graph = scene.graph if isinstance(scene.graph, Graph) else scene.graph(0)
     parts = list(cut(scene, 0, byzantine, partitioned(graph, shards), attack))
-    group = started(shard_actors, parts, orders)
+    group = started(shard_actors, parts, shard_options)
     group.play(Snapshots(None), rounds, lambda _: None)
-    found = _whole(Job(scene, 0, byzantine, rule, attack, rounds), parts, orders, group.recorded(), 1.0)
+    found = _whole(Job(scene, 0, byzantine, rule, attack, rounds), parts, shard_options, group.recorded(), 1.0)
     lying = [int(agent) for agent in np.flatnonzero(found["byzantine_agent"][0])]
     about: dict[str, Any] = {"rule": rule, "attack": attack, "byzantine": lying, "rounds": rounds, "dtype": "float64"}
     alike(found, simulate(scene.task, scene.graph, **about))
@@ -76,25 +76,25 @@ def test_the_same_as_in_one_process(shard_actors: list[Any], case: str, shards: 
         assert float(found["exchanged_bytes"][0]) == least
 
 
-def orders_for(scene: Scene, rule: Any, attack: Any, rounds: int) -> Orders:
+def shard_options_for(scene: Scene, rule: Any, attack: Any, rounds: int) -> ShardOptions:
     snapshots = 20 if isinstance(scene.graph, Graph) else 0
-    return Orders(rule, attack, rounds, 1, snapshots, RunOptions(device="cpu", dtype="float64"))
+    return ShardOptions(rule, attack, rounds, 1, snapshots, RunOptions(device="cpu", dtype="float64"))
 
 
-def started(shard_actors: list[Any], parts: list[Any], orders: Orders) -> ActorGroup:
+def started(shard_actors: list[Any], parts: list[Any], shard_options: ShardOptions) -> ActorGroup:
     """The first few actors, each with its part."""
-    ray.get([actor.start.remote(part, orders) for actor, part in zip(shard_actors, parts, strict=False)])
+    ray.get([actor.start.remote(part, shard_options) for actor, part in zip(shard_actors, parts, strict=False)])
     return ActorGroup(parts, shard_actors[: len(parts)])
 
 
 def test_a_snapshot_that_cannot_be_read_is_one_line(shard_actors: list[Any], tmp_path: Path) -> None:
     scene, rule, attack, byzantine = CASES["Adam"]
     parts = list(cut(scene, 0, byzantine, partitioned(GRAPHS[0], 2), attack))
-    group = started(shard_actors, parts, orders_for(scene, rule, attack, 8))
+    group = started(shard_actors, parts, shard_options_for(scene, rule, attack, 8))
     group.play(Snapshots(tmp_path, every=4), 8, lambda _: None)
     part = tmp_path / "round-4" / "part-1"
     part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(BadInput, match="cannot be gone on from"):
+    with pytest.raises(BadInput, match="cannot be resumed"):
         group.play(Snapshots(tmp_path), 8, lambda _: None)
 
 

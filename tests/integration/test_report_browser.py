@@ -208,7 +208,7 @@ def test_the_slider_shows_the_weights_of_its_round(reader: Reader, metrics: xr.D
 
     def assert_drawn(place: int) -> None:
         number = int(metrics["snapshot"][place])
-        assert reader.page.text_content("#round-told") == f"{number} of 100"
+        assert reader.page.text_content("#round-shown") == f"{number} of 100"
         assert slider.get_attribute("aria-valuetext") == f"round {number}"
         wanted = np.full((20, 20), np.nan)
         for receiver in np.flatnonzero(~lying):

@@ -203,7 +203,7 @@ def test_the_terminal_shows_round_rate_and_every_rule_so_far(monkeypatch: pytest
     assert "loss-based, 3 Byzantine: uniform: round 40 of 40" in plain
     assert terminal.bar.tasks[0].completed == terminal.bar.tasks[0].total == 4 * 40 * 2
     normal = found["regret"].where(~found["byzantine_agent"]).sel(round=slice(33, None)).mean("round")
-    for place, told in enumerate(terminal.told.values()):
+    for place, told in enumerate(terminal.latest.values()):
         assert float(told) == pytest.approx(float(normal.isel(cell=place).mean("agent").mean()), rel=1e-3, abs=1e-4)
 
 

@@ -28,7 +28,7 @@ from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml, plan_for
 from varangian.experiments.summary import write_summary
 from varangian.experiments.sweep import sweep
-from varangian.report.cells import AGENTS, CURVES, WEIGHTS, detail_of, told_agents
+from varangian.report.cells import AGENTS, CURVES, WEIGHTS, detail_of, listed_agents
 from varangian.report.command import command_of
 from varangian.report.folder import report, write_folder
 from varangian.report.pack import four_digits, in_script, packed
@@ -329,7 +329,7 @@ def test_of_very_many_agents_the_worst_are_told() -> None:
     worse = np.zeros((2, 1, 1, 1500))
     worse[0, 0, 0, 700:] = np.arange(800)  # the end of the list is worst under one rule, the beginning under the other
     worse[1, 0, 0, :600] = 1 + np.arange(600)
-    told = told_agents(data.assign(loss=(("cell", "seed", "round", "agent"), worse)))
+    told = listed_agents(data.assign(loss=(("cell", "seed", "round", "agent"), worse)))
     assert len(told) == 1000
     assert set(range(100, 600)) | set(range(1000, 1500)) == set(told)
 

@@ -22,39 +22,40 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Learn from your neighbours without trusting them: decentralised multi-task learning among agents of which "
-    "any number may be Byzantine.",
+    help="Decentralised multi-task learning, in which any number of agents may be Byzantine: learn from your "
+    "neighbours without trusting them.",
 )
 for command in (run, reproduce, tournament, report, rules, attacks, studies):
     app.command()(command)
-app.add_typer(data_app, name="data", help="Datasets: what there is, where it is, how to get it.")
+app.add_typer(data_app, name="data", help="Datasets: list, download and check them.")
 
 
 def main() -> None:
     """Run the command line.
 
-    Bad input is one line and status 2, an interrupt (Ctrl-C or SIGTERM) status 130, a full disk status 1.
+    Bad input prints one line and exits with status 2. An interrupt (Ctrl-C or SIGTERM) exits with 130, a full disk
+    with 1.
     """
     try:
         with terminate_is_interrupt():
-            # Typer returns the status of a command that ended early, also by an interrupt; otherwise None.
+            # Typer returns a status if a command ended early, also after an interrupt. Otherwise it returns None.
             sys.exit(app(standalone_mode=False))
     except BadInput as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except OSError as error:
-        hint = "what had finished is kept: make room and give the same command with --resume"
+        hint = "finished work is kept; free some space, then run the same command with --resume"
         _fail(f"could not read or write: {error}; {hint}", status=1)
     except Exception as error:
-        # Typer's own complaints (an unknown option, a missing argument) know how to show themselves.
+        # Typer's own errors (an unknown option, a missing argument) print their own message.
         if hasattr(error, "format_message"):
             _fail(error.format_message())
         raise
 
 
 def _fail(line: str, status: int = 2) -> None:
-    if line.strip():  # without arguments, Typer has shown its help and has nothing to add
+    if line.strip():  # empty without arguments: Typer has already shown its help
         print(f"varangian: {' '.join(line.split())}", file=sys.stderr)
     sys.exit(status)
 

@@ -1,4 +1,4 @@
-"""``varangian data list|get|check``: what datasets there are, fetch one, see which are here and whole."""
+"""``varangian data list|get|check``: list the datasets, download one, check the files on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from varangian.studies.data.catalogue import DATASETS, Dataset, how_to_get
 from varangian.studies.data.fetch import get
 from varangian.studies.data.locate import find, search_folders
 
-app = typer.Typer(help="Datasets: list them, get one, check those that are here.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list, download and check them.", no_args_is_help=True)
 
 DataFolder = Annotated[
     Path | None,
@@ -30,7 +30,7 @@ DataFolder = Annotated[
 def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Every dataset: what it is, where it lives, its licence, how it is split, how to cite it."""
+    """List every dataset: its description, source, licence, split and citation."""
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in DATASETS], indent=2))
         return
@@ -62,7 +62,7 @@ def get_dataset(
 
 @app.command("check")
 def check_datasets(data: DataFolder = None) -> None:
-    """Read every dataset that is here and say what it holds; say of the others how to get them."""
+    """Read every dataset on this machine and print its contents. For missing datasets, print how to get them."""
     try:
         first = search_folders(data)[0]
     except BadInput as error:
@@ -102,7 +102,7 @@ def _reader(entry: Dataset) -> Callable[[Path | None], Any]:
 
 
 def _published(entry: Dataset, path: Path) -> str:
-    """Whether the originals are those whose checksums are published; nothing for other forms."""
+    """Whether the original files match the published checksums. Empty for other forms of the data."""
     home = path if path.is_dir() else path.parent
     verdicts: list[bool] = []
     for original in entry.originals:

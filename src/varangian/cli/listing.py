@@ -1,4 +1,4 @@
-"""`varangian rules|attacks|studies`: what there is, one line each, or one card in full."""
+"""`varangian rules|attacks|studies`: a list with one line each, or one full card."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from varangian.experiments.spec import catalogue, first_line
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Show its card: equation, parameters, cost, example, reference.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def rules(name: Name = None, json: AsJson = False) -> None:
-    """How agents combine what they hear: the rules there are, or the card of one.
+    """List the rules, by which agents combine models, or show the card of one.
 
     varangian rules
 
@@ -37,7 +37,7 @@ def rules(name: Name = None, json: AsJson = False) -> None:
 
 
 def attacks(name: Name = None, json: AsJson = False) -> None:
-    """What Byzantine agents send: the attacks there are, or the card of one.
+    """List the attacks of Byzantine agents, or show the card of one.
 
     varangian attacks
 
@@ -50,13 +50,13 @@ def attacks(name: Name = None, json: AsJson = False) -> None:
 
 
 def studies(json: AsJson = False) -> None:
-    """What agents learn, and on which network: the studies there are."""
+    """List the studies: what agents learn, and on which network."""
     listing(varangian.studies, json)
 
 
-def listing(room: ModuleType, as_json: bool) -> None:
+def listing(package: ModuleType, as_json: bool) -> None:
     """Print the name and the description of everything that a package offers."""
-    offered = {name: first_line(value) for name, value in sorted(catalogue(room).items())}
+    offered = {name: first_line(value) for name, value in sorted(catalogue(package).items())}
     if as_json:
         print(to_json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
         return
@@ -75,7 +75,7 @@ def listing(room: ModuleType, as_json: bool) -> None:
 
 
 def show_card(package: ModuleType, kind: str, name: str, as_json: bool) -> None:
-    """Print all there is to know of one rule or attack."""
+    """Print the card of one rule or attack."""
     offered = catalogue(package)
     if spec.tidied(name) not in offered:
         raise unknown(kind, name, offered)

@@ -1,4 +1,4 @@
-"""Options that several commands take, and the options of a run, one for each field of `RunOptions`."""
+"""Options that several commands share, and the options of a run: one for each field of `RunOptions`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Rules = Annotated[
     typer.Option(
         "--rule",
         "--rules",
-        help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat, or separate by commas, to compare.",
+        help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat, or separate by commas, to compare rules.",
     ),
 ]
 Attacks = Annotated[
@@ -38,27 +38,29 @@ Attacks = Annotated[
     typer.Option(
         "--attack",
         "--attacks",
-        help="An attack, such as `pulling` or `uniform:low=15,high=16`; without parameters, the study's own. Repeat, "
-        "or separate by commas, to compare.",
+        help="An attack, such as `pulling` or `uniform:low=15,high=16`. By default its parameters are those of the "
+        "study. Repeat, or separate by commas, to compare attacks.",
     ),
 ]
 Byzantine = Annotated[
     list[str] | None,
-    typer.Option(help="How many agents are Byzantine: a number, a share (0.2) or which (3,5,8). Repeat to compare."),
+    typer.Option(
+        help="The Byzantine agents: their number (20), their share (0.2) or a list (3,5,8). Repeat to compare."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the study, such as `agents=1000`. Repeat."),
 ]
 Seeds = Annotated[int | None, typer.Option(help="Run seeds 0 … S−1.", metavar="S")]
-Rounds = Annotated[int | None, typer.Option(help="How many rounds.", metavar="T")]
+Rounds = Annotated[int | None, typer.Option(help="The number of rounds.", metavar="T")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what --out holds of the same plan: Ctrl-C and SIGTERM leave that.")
+    bool, typer.Option("--resume", help="Continue the same plan in --out, for example after Ctrl-C or SIGTERM.")
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what --out holds, once the new results are complete.")
+    bool, typer.Option("--overwrite", help="Replace the results in --out, once the new ones are complete.")
 ]
-Data = Annotated[Path | None, typer.Option(help="Where to look for data before the cache; the same as VARANGIAN_DATA.")]
+Data = Annotated[Path | None, typer.Option(help="Folder to search for data before the cache, like VARANGIAN_DATA.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 Engine = Annotated[
@@ -66,15 +68,15 @@ Engine = Annotated[
     typer.Option(
         metavar="local|ray",
         help="Where to run: in this process, or on a Ray cluster, with one task per cell (rule, attack, number of "
-        "Byzantine agents). Results are the same, and one can go on with what the other began.",
+        "Byzantine agents). Both give the same results, and each can resume a run of the other.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="local|auto|HOST:PORT",
-        help="With `--engine ray`: `local`, the default, starts a cluster on this machine for this run, `auto` finds "
-        "the one that `ray start` began, `HOST:PORT` is where one is.",
+        help="With `--engine ray`: `local` (the default) starts a cluster on this machine for this run, `auto` finds "
+        "the cluster started by `ray start`, `HOST:PORT` connects to a cluster there.",
     ),
 ]
 Shards = Annotated[
@@ -89,14 +91,14 @@ GpusPerShard = Annotated[
     float | None,
     typer.Option(
         metavar="G",
-        help="With `--engine ray`: how many GPUs each cell, or each shard of one, has to itself, such as `1`, or "
-        "`0.25` for four on one GPU. By default none, and cells run on CPU cores.",
+        help="With `--engine ray`: the GPUs of each cell, or of each shard of a cell. `0.25` puts four on one GPU. By "
+        "default there are none, and cells run on CPU cores.",
     ),
 ]
 
 
 def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_shard: float | None) -> RayCluster | None:
-    """The cluster that the options name; None is this process."""
+    """The cluster that the options describe; None means this process."""
     given = {"--address": address, "--shards": shards, "--gpus-per-shard": gpus_per_shard}
     cluster = chosen(engine)
     if cluster is None:
@@ -108,7 +110,7 @@ def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_sha
 
 
 def as_options(cluster: RayCluster | None) -> list[str]:
-    """What to type for the same engine."""
+    """The command-line options that choose the same engine."""
     if cluster is None:
         return []
     options = ["--engine", "ray", "--address", cluster.address]
@@ -119,7 +121,7 @@ def as_options(cluster: RayCluster | None) -> list[str]:
 def with_run_options(*, without: Sequence[str] = ()) -> Callable[[Command], Command]:
     """Expand the parameter `options: RunSettings` of a command into one option for each field of `RunOptions`.
 
-    The command gets those that were typed; all others are the configuration file's, or the defaults.
+    The command gets only the options that were typed. All others come from the configuration file or the defaults.
     """
 
     def expanded(command: Command) -> Command:
@@ -149,17 +151,17 @@ def with_run_options(*, without: Sequence[str] = ()) -> Callable[[Command], Comm
 
 
 def check_local(options: RunSettings, cluster: RayCluster | None) -> None:
-    """Refuse options that a cluster has no use for."""
+    """Reject options that a cluster does not support."""
     for one in option_fields():
         if cluster is not None and one.metadata["local"] and options.get(one.name) not in (None, one.default):
             option = f"--{one.name.replace('_', '-')}"
-            raise BadInput(f"{option} is for rounds played by this process; leave it out, or leave out --engine ray")
+            raise BadInput(f"{option} works only in this process, not with --engine ray; leave one of them out")
 
 
 def check_folder(out: Path | None, resume: bool, overwrite: bool) -> None:
     for option, given in (("--resume", resume), ("--overwrite", overwrite)):
         if given and out is None:
-            raise BadInput(f"{option} needs --out, the folder it is about")
+            raise BadInput(f"{option} needs a run folder; add --out")
 
 
 def look_for_data_in(data: Path | None) -> None:
@@ -178,24 +180,24 @@ def asked_for(
     options: Mapping[str, Any],
     cluster: RayCluster | None,
 ) -> dict[str, Any]:
-    """The arguments of `plan_for`: those of the configuration file, if one is named, and what was typed over them.
+    """The arguments of `plan_for`: from the configuration file, if there is one, overridden by the typed options.
 
     Args:
         what: A study or a configuration file.
-        rules: Names, some of which may hold several, separated by commas.
-        attacks: The same of attacks.
-        byzantine: How many agents are Byzantine, as text.
-        seeds: How many seeds.
-        rounds: How many rounds.
+        rules: Names of rules; each text may hold several, separated by commas.
+        attacks: Names of attacks, in the same form.
+        byzantine: The Byzantine agents, as text.
+        seeds: The number of seeds.
+        rounds: The number of rounds.
         settings: Settings of the study, as `key=value`.
-        options: The options of a run that were typed.
+        options: The typed options of a run.
         cluster: The cluster to run on.
     """
     check_local(cast(RunSettings, options), cluster)
     stored: dict[str, Any] = experiments.config.from_toml(Path(what)) if what.endswith(".toml") else {"study": what}
     for one in option_fields():
         if cluster is not None and one.metadata["local"] and not one.metadata["changes_results"]:
-            stored.pop(one.name, None)  # as in the file of a run that began without a cluster
+            stored.pop(one.name, None)  # the file may come from a run without a cluster
     given: dict[str, Any] = {
         "rules": experiments.spec.parted(rules or ()),
         "attacks": experiments.spec.parted(attacks or ()),

@@ -1,4 +1,4 @@
-"""`varangian report`: the page about a run, or about several."""
+"""`varangian report`: the report of one run or of several."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from varangian.cli.options import Quiet
 
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run folders, or folders of summary tables.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html of a single folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write. By default DIR/report.html, for one DIR.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make the report of a run again from what its folder holds, or one that compares several runs.
+    """Make the report of a run again from the files in its folder, or a report that compares several runs.
 
-    Nothing is computed again. If a folder has only tables, such as summary.csv, the report shows what these allow.
+    Nothing is run again. If a folder has only tables, such as summary.csv, the report shows only their contents.
 
         varangian report runs/first runs/second --out both.html
     """

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 @with_run_options()
 def reproduce(
     studies: Annotated[
-        list[str] | None, typer.Argument(metavar="[STUDY…|all]", help="Which studies. By default the paper's three.")
+        list[str] | None, typer.Argument(metavar="[STUDY…|all]", help="The studies. By default the three of the paper.")
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Minutes instead of hours: shorter, smaller, fewer seeds.")
+        bool, typer.Option("--fast", help="Minutes instead of hours: fewer rounds, agents and seeds.")
     ] = False,
     options: RunSettings = {},  # noqa: B006
     data: Data = None,
-    out: Annotated[Path, typer.Option(help="Where to put a folder for each study, and the table.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder for the table, and for one folder per study.")] = Path(
         "runs/reproduce"
     ),
     resume: Resume = False,
@@ -59,8 +59,8 @@ def reproduce(
 ) -> None:
     """Make the paper's figures and tables: every study, rule and number of Byzantine agents, at the paper's settings.
 
-    Every study gets a run folder with the paper's figures in it; `table.md` puts our numbers beside the published ones.
-    After an interrupt, give the same command with `--resume`: finished studies and finished cells are kept.
+    Every study gets a run folder with the paper's figures. `table.md` compares our numbers with the published ones.
+    After an interrupt, run the same command with `--resume`: finished studies and finished cells are kept.
     """
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     check_local(options, cluster)
@@ -76,23 +76,23 @@ def reproduce(
     rows: list[dict[str, Any]] = []
     try:
         with connected(cluster):
-            for plan, here in zip(plans, begun, strict=True):  # before hours of work on the first of them
+            for plan, here in zip(plans, begun, strict=True):  # check all of them before hours of work on the first
                 experiments.run_folder.check(out / plan.study.name, plan, resume=resume and here, overwrite=overwrite)
             for plan, here in zip(plans, begun, strict=True):
                 metrics = _reproduced(plan, out / plan.study.name, resume and here, overwrite, cluster, quiet)
                 rows += paper.comparison(metrics)
     except KeyboardInterrupt:
-        print("varangian: interrupted; to go on, give the same command with --resume", file=sys.stderr)
+        print("varangian: interrupted; to continue, run the same command with --resume", file=sys.stderr)
         raise
     report.paper.write_comparison(rows, out)
     if rows and not quiet:
-        print(f"Ours beside the published numbers: {out}/table.md")
+        print(f"Our numbers and the published ones: {out}/table.md")
 
 
 def _reproduced(
     plan: Plan, folder: Path, resume: bool, overwrite: bool, cluster: RayCluster | None, quiet: bool
 ) -> xr.Dataset:
-    """Run a study into its folder, and draw its figures; a finished one is read."""
+    """Run a study in its folder and draw its figures. If it is finished, read its results instead."""
     with experiments.run_folder.opened(folder, plan, resume=resume, overwrite=overwrite) as place:
         if place.finished:
             metrics = varangian.load(folder / "metrics.nc")

@@ -65,11 +65,9 @@ def run(
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="Serve the report on this machine while the run goes on.")
-    ] = False,
-    live_port: Annotated[int | None, typer.Option(help="Where to serve it. By default on a free port.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write --out/tensorboard too.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine during the run.")] = False,
+    live_port: Annotated[int | None, typer.Option(help="The port of the live report. By default a free one.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write a log to --out/tensorboard.")] = False,
     engine: Engine = "local",
     address: Address = None,
     shards: Shards = None,
@@ -78,7 +76,7 @@ def run(
 ) -> None:
     """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
 
-    Options given more than once are swept. What is not given is the study's own, as in the paper.
+    Options given more than once are swept. By default, all values are those of the study, as in the paper.
 
         varangian run target-localization --rule alone --rule loss-based --byzantine 20 --seeds 5 --out runs/first
 
@@ -88,7 +86,7 @@ def run(
     """
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if tensorboard and cluster is not None:
-        raise BadInput("--tensorboard watches rounds played by this process; leave it out, or leave out --engine ray")
+        raise BadInput("--tensorboard works only in this process, not with --engine ray; leave one of them out")
     check_folder(out, resume, overwrite)
     if tensorboard and out is None:
         raise BadInput("--tensorboard needs --out, the folder to write to")
@@ -102,13 +100,13 @@ def run(
         port = live_port or 0 if live or live_port is not None else None
         _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster)
     except KeyboardInterrupt:
-        said = "varangian: interrupted"
+        message = "varangian: interrupted"
         if out is not None:
             config = experiments.run_folder.config_to_resume(out, plan)
             again = ["varangian", "run", str(config), "--resume", "--out", str(out)]
             again += ["--data", str(data)] if data is not None else []
-            said += f"; go on with: {shlex.join(again + as_options(cluster))}"
-        print(said, file=sys.stderr)
+            message += f"; go on with: {shlex.join(again + as_options(cluster))}"
+        print(message, file=sys.stderr)
         raise
 
 
@@ -123,7 +121,7 @@ def _run(
     cluster: RayCluster | None,
 ) -> None:
     with ExitStack() as stack:
-        stack.enter_context(connected(cluster))  # first, so that nothing is written where there is no cluster
+        stack.enter_context(connected(cluster))  # first: without a cluster, nothing should be written
         live = None if port is None else report.live.Live(plan, port)
         place = None
         if out is not None:
@@ -150,7 +148,7 @@ def _swept(
     tensorboard: bool,
     cluster: RayCluster | None,
 ) -> xr.Dataset:
-    """What all cells gave, while people watch."""
+    """Run all cells, and show the progress on the terminal, in the live report and in TensorBoard."""
     with ExitStack() as stack:
         watchers: list[Watcher] = []
         if tensorboard and place is not None:

@@ -1,4 +1,4 @@
-"""SIGTERM, with which schedulers end a program, does what Ctrl-C does: a checkpoint is saved."""
+"""Makes SIGTERM, which schedulers send to end a program, do the same as Ctrl-C: save a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varangian.engine.cluster import RayCluster
 def terminate_is_interrupt() -> Iterator[None]:
     """Within this block SIGTERM raises KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGTERM)
-    # Only the main thread may say what a signal does, and who started us may want it ignored.
+    # Only the main thread may set a signal handler. If the parent process ignores SIGTERM, we keep ignoring it.
     if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
         yield
         return
@@ -27,6 +27,6 @@ def terminate_is_interrupt() -> Iterator[None]:
 
 @contextmanager
 def connected(cluster: RayCluster | None) -> Iterator[None]:
-    """Be connected to a cluster, if one is given. Ray takes SIGTERM for itself, so it is taken back."""
+    """Connect to a cluster, if one is given. Ray replaces the SIGTERM handler, so we set ours again."""
     with nullcontext() if cluster is None else cluster.connected(), terminate_is_interrupt():
         yield

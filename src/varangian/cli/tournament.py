@@ -1,4 +1,4 @@
-"""`varangian tournament`: every rule against every attack, one picture at the end."""
+"""`varangian tournament`: every rule against every attack, with one figure of all results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tournament(
     set_: Settings = None,
     options: RunSettings = {},  # noqa: B006
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for what is finished and for the results.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for finished cells and results.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     jobs: Annotated[
@@ -64,11 +64,11 @@ def tournament(
     gpus_per_shard: GpusPerShard = None,
     quiet: Quiet = False,
 ) -> None:
-    """Let every rule meet every attack: which rule to use, and what breaks it.
+    """Run every rule against every attack: which rule to use, and which attack breaks it.
 
-    By default all rules, all attacks and 5 seeds. Every cell is compared with no cooperation, which is always run too.
-    The folder then holds `tournament.csv`, `tournament.md` and `tournament.png`. With `--resume`, finished cells are
-    not run again: go on after an interrupt, or with more rules and attacks than before.
+    By default this runs all rules, all attacks and 5 seeds. It always runs no cooperation too, and compares every cell
+    with it. The results are `tournament.csv`, `tournament.md` and `tournament.png`. With `--resume`, finished cells are
+    not run again: use it after an interrupt, or to add rules and attacks.
 
         varangian tournament target-localization --byzantine 20 --seeds 5 --out runs/tournament
 
@@ -78,7 +78,7 @@ def tournament(
     """
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if cluster is not None and jobs is not None:
-        raise BadInput("--jobs counts processes of this machine; leave it out with --engine ray, which has its own")
+        raise BadInput("--jobs counts processes on this machine; leave it out with --engine ray")
     check_folder(out, resume, overwrite)
     look_for_data_in(data)
     asked = asked_for(what, rules, attacks, byzantine, seeds, rounds, set_, options, cluster)
@@ -90,7 +90,7 @@ def tournament(
             how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "jobs": at_once, "engine": cluster}
             standings = report.tournament.compete_into(contest, out, begin=begin, advance=advance, **how)
     except KeyboardInterrupt:
-        hint = "; to go on, give the same command with --resume" if out else ""
+        hint = "; to continue, run the same command with --resume" if out else ""
         print(f"varangian: interrupted{hint}", file=sys.stderr)
         raise
     if not quiet:
@@ -100,13 +100,13 @@ def tournament(
     failed = [outcome for outcome in standings.outcomes if outcome.problem.startswith("failed")]
     if failed:
         first = f"{failed[0].rule} under {failed[0].attack or 'no attack'} {failed[0].problem}"
-        print(f"varangian: {len(failed)} cells failed, the first being {first}", file=sys.stderr)
+        print(f"varangian: {len(failed)} cells failed; the first is {first}", file=sys.stderr)
         raise typer.Exit(1)
 
 
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[tuple[Any, Any]]:
-    """A bar on a terminal, one line per cell elsewhere, nothing when quiet."""
+    """A progress bar on a terminal, one line per cell elsewhere, nothing with `--quiet`."""
     if quiet:
         yield (lambda cell: None), (lambda rounds: None)
     elif not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""Plans, sweeps and tournaments: many runs, and the folder that keeps them."""
+"""Plans, sweeps and tournaments: many runs, and the folders that hold their results."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ manual. This is the template:
     Equation:
         θ_k = Σ_l a_lk θ̂_l
 
-    What else a reader must know, in short sentences.
+    Other important facts, in short sentences.
 
     Assumes: What it needs of the neighbours.      (a rule; an attack has `Knows:`)
     Cost: What one agent computes in one round.
@@ -55,7 +55,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Card:
-    """What people need to know about a rule or an attack."""
+    """The documentation of a rule or an attack."""
 
     name: str
     """The name as typed on the command line."""
@@ -73,7 +73,7 @@ class Card:
 
     @property
     def missing(self) -> list[str]:
-        """What this card lacks to be complete."""
+        """The sections and descriptions that are missing."""
         either = {"Assumes or Knows": self.assumes or self.knows}
         needed = {"Equation": self.equation, "Cost": self.cost, "Example": self.example, "Reference": self.reference}
         undescribed = [f"a description of {one.name}" for one in self.parameters if not one.about]

@@ -39,7 +39,7 @@ class Cell:
         """A file name; without Byzantine agents all attacks coincide."""
         about = (self.rule, self.attack, self.byzantine) if self.byzantine else (self.rule,)
         plain = "".join(c if (c.isascii() and c.isalnum()) or c in "-=." else "_" for c in str(self))
-        # Long lists do not fit into a file name, and not every character may stand in one.
+        # File names have a limited length, and not every character is allowed in them.
         return f"{plain[:80]}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}"
 
 
@@ -48,12 +48,12 @@ def count_of(byzantine: Byzantine) -> str:
 
 
 def cells(plan: Plan) -> list[Cell]:
-    """All combinations, in the order they were asked for."""
+    """All combinations, in the order of the plan."""
     return [Cell(r, a, b) for b in plan.byzantine for a in plan.attacks for r in plan.rules]
 
 
 class SeedsProgress(Progress):
-    """Reports a round once for every seed that plays it: small networks play all seeds at once."""
+    """Counts a round once for every seed that runs it: for small networks, all seeds run at once."""
 
     def start(self, world: World, state: State, rounds: int) -> None:
         self.advance(state.round * len(world.seeds))
@@ -66,15 +66,15 @@ class Watcher(Protocol):
     """Follows a sweep from cell to cell."""
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
-        """A cell begins; returns who watches its rounds."""
+        """Called when a cell begins; returns callbacks for its rounds."""
         ...
 
     def follow(self, running: Mapping[Cell, int]) -> None:
-        """Cells are running elsewhere, several at once; the numbers are rounds played so far, all seeds counted."""
+        """Called while cells run in other processes, with the rounds computed so far, summed over seeds."""
         ...
 
     def finish(self, cell: Cell, result: xr.Dataset) -> None:
-        """A cell is done: just run, or found finished."""
+        """Called when a cell is done: it has just been run, or its result was found in the folder."""
         ...
 
 
@@ -91,9 +91,9 @@ def play(
     Args:
         plan: The study, the seeds and the options.
         cell: Which rule, attack and Byzantine agents.
-        folder: Where an interrupt leaves a checkpoint.
-        resume: Go on from a checkpoint in the folder.
-        callbacks: Who watches the rounds.
+        folder: Where a checkpoint is saved after an interrupt.
+        resume: Continue from a checkpoint in the folder.
+        callbacks: Called after each round.
         cluster: Spread the network over the shards of this cluster.
     """
     return simulate(
@@ -111,11 +111,11 @@ def play(
 
 
 def file_of(folder: Path, cell: Cell) -> Path:
-    """Where a finished cell is kept."""
+    """The file of a finished cell."""
     return folder / f"{cell.key}.nc"
 
 
 def keep(result: xr.Dataset, folder: Path, cell: Cell) -> None:
-    """Put a finished cell into the folder, in place of its checkpoints."""
+    """Save a finished cell in the folder, and remove its checkpoints."""
     results.save(result, file_of(folder, cell))
     shutil.rmtree(folder / cell.key, ignore_errors=True)

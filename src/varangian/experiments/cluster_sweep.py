@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster: every cell a task, kept in the run folder by whoever started the sweep."""
+"""A sweep on a Ray cluster: one task per cell. The process that started the sweep saves the results."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def spread(
     advance: Callable[[int], object],
     watchers: Sequence[Watcher],
 ) -> dict[str, xr.Dataset]:
-    """The result of every cell, by its key. Cells that the folder holds are not run; those that finish are put there.
+    """The result of every cell, by its key. Cells found in the folder are not run; finished cells are saved there.
 
-    Cells with the same key run once. Rounds are played elsewhere: watchers hear only how many.
+    Cells with the same key run once. Rounds are computed in other processes, so watchers only get their number.
 
     Args:
         plan: What to run.
@@ -42,8 +42,8 @@ def spread(
         cluster: Where to run.
         resume: Use what the folder holds.
         begin: Called with each cell that begins.
-        advance: Called with the number of rounds played since the last call.
-        watchers: Who follows the sweep from cell to cell.
+        advance: Called with the number of rounds computed since the last call.
+        watchers: Objects that follow the sweep from cell to cell.
     """
     cluster.check_device(plan.options.device)
     alike: dict[str, list[Cell]] = {}
@@ -55,7 +55,7 @@ def spread(
     def started(cell: Cell) -> None:
         begin(cell)
         for watcher in watchers:
-            watcher.begin(cell)  # who watches rounds here would see none
+            watcher.begin(cell)  # its callbacks are not used: no rounds are computed in this process
 
     def finish(key: str, result: xr.Dataset) -> None:
         done[key] = result
@@ -87,7 +87,7 @@ def spread(
         with closing(in_tasks(work, left, cluster, started, look)) as finishing:
             for cell, came in finishing:
                 if isinstance(came, Lost):
-                    raise BadInput(f"{cell}: {came}; what had finished is kept")
+                    raise BadInput(f"{cell}: {came}; finished cells are kept")
                 if folder:
                     keep(came, folder, cell)
                 reader.finish(cell.key)
@@ -96,9 +96,12 @@ def spread(
 
 
 def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> xr.Dataset:
-    """Run a cell on one core. Where this machine sees the run folder, an interrupted cell leaves a checkpoint there,
-    and goes on from one that another process left."""
+    """Run a cell on one core.
+
+    If this machine can access the run folder, an interrupted cell saves a checkpoint there, and a cell continues from
+    a checkpoint that another process saved.
+    """
     torch.set_num_threads(1)
     near = folder if folder is not None and folder.is_dir() else None
-    told = SeedsProgress(Writer(writers_board, cell.key))
-    return play(plan, cell, near, resume=True, callbacks=[told])
+    counter = SeedsProgress(Writer(writers_board, cell.key))
+    return play(plan, cell, near, resume=True, callbacks=[counter])

@@ -1,6 +1,6 @@
 """What to run: a study, and every combination of rules, attacks, numbers of Byzantine agents and seeds.
 
-A plan holds what a configuration file says and what the command line adds to it. An unknown name is an error.
+A plan holds the entries of a configuration file and the options of the command line. An unknown name is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_RULES = ("alone", "average", "distance-based", "loss-based")
 
 @dataclass(frozen=True)
 class Plan:
-    """Names as they were asked for, and the study they are about."""
+    """A study, and the names of the rules and attacks to run on it."""
 
     study: Study
     rules: tuple[str, ...] = DEFAULT_RULES
@@ -46,14 +46,14 @@ class Plan:
 
     @property
     def usual_attacks(self) -> dict[str, AnyAttack]:
-        """What an attack named without parameters means in this study."""
+        """The attacks of this study, by name: an attack named without parameters has the parameters of the study."""
         return {type(attack).__name__.replace("_", "-"): attack for attack in self.study.attacks}
 
     def rule(self, name: str) -> Any:
         return made(name, "rule", catalogue(rules))
 
     def attack(self, name: str) -> Any:
-        # An attack may have a rule for a parameter: the one it takes its victims to follow.
+        # A parameter of an attack may be a rule: the rule that the attack assumes its victims use.
         either = catalogue(rules) | catalogue(attacks)
         return made(name, "attack", catalogue(attacks), self.usual_attacks, within=either)
 
@@ -70,7 +70,7 @@ def plan_for(
     settings: Mapping[str, Any] | None = None,
     **options: Unpack[RunSettings],
 ) -> Plan:
-    """A plan. What is not given is the study's own.
+    """A plan. By default all values are those of the study.
 
     Args:
         study: The name of a study.
@@ -78,7 +78,7 @@ def plan_for(
         attacks: Names of attacks. By default the study's first.
         byzantine: How many agents are Byzantine, each as a number, a share or a list of agents.
         seeds: `seeds=5` means seeds 0 … 4.
-        rounds: How many rounds to play.
+        rounds: The number of rounds.
         settings: Settings of the study, by name.
         **options: The fields of `RunOptions`.
     """
@@ -105,16 +105,16 @@ def plan_for(
 
 
 def with_rounds(study: Any, rounds: int) -> Study:
-    """The study, this many rounds long; studies with epochs have a field for a limit on rounds."""
+    """The study with this number of rounds. Studies with epochs have a field that limits the rounds."""
     if "rounds" in settings_of(study):
         changed: Study = replace(study, rounds=rounds)
-    else:  # an epoch is at least one round, so these epochs are long enough
+    else:  # an epoch has at least one round, so this number of epochs is enough
         changed = replace(study, max_rounds=rounds, epochs=max(study.epochs, rounds))
     return changed
 
 
 def check(plan: Plan) -> None:
-    """Make everything once, so that what cannot work is an error before anything is written."""
+    """Create each object once, so that errors are raised before anything is written."""
     options = plan.options
     settings = settings_of(plan.study)
     rounds = settings.get("rounds", settings.get("max_rounds"))
@@ -122,7 +122,7 @@ def check(plan: Plan) -> None:
         raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
     budget = None if options.memory is None else read_size(options.memory)
     agents = settings.get("agents")
-    if isinstance(agents, int):  # before the network is made
+    if isinstance(agents, int):  # check this before the network is created
         check_fits(agents * LEAST_PER_AGENT, f"a network of {agents} agents", budget=budget)
     scene = plan.study.scene(0)
     execution = execution_for(options, [scene])
@@ -141,7 +141,7 @@ def check(plan: Plan) -> None:
         if count in counts:
             both = f"{_toml(counts[count])} and {_toml(byzantine)}"
             raise BadInput(
-                f"byzantine {both} are both {count} agents, which results do not tell apart; run them one by one"
+                f"byzantine {both} are both {count} agents, and results cannot distinguish them; run them separately"
             )
         counts[count] = byzantine
     start = torch.zeros(1, scene.task.model.shared)
@@ -152,7 +152,7 @@ def check(plan: Plan) -> None:
 
 
 def as_toml(plan: Plan) -> str:
-    """The plan as a configuration file: run it again and get the same bits."""
+    """The plan as a configuration file. Running this file gives bitwise identical results."""
     top = {
         "study": plan.study.name,
         "rules": list(plan.rules),
@@ -172,7 +172,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    # All other numbers, text and truth values are written alike in JSON and in TOML.
+    # All other numbers, strings and booleans have the same form in JSON and in TOML.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -186,7 +186,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "settings": (dict,),
     **option_types(),
 }
-"""What a configuration file may hold, and of which type."""
+"""The keys of a configuration file, and their types."""
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a table"}
 
 
@@ -214,7 +214,7 @@ def from_toml(path: Path) -> dict[str, Any]:
 
 
 def read_byzantine(value: Any) -> Byzantine:
-    """How many are Byzantine, from a number, a share or a list, as text or as TOML has it.
+    """The Byzantine agents, from a number, a share or a list of agents, given as text or as a TOML value.
 
     >>> read_byzantine("20"), read_byzantine("0.2"), read_byzantine("3,5")
     (20, 0.2, (3, 5))

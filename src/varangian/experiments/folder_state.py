@@ -25,11 +25,11 @@ FINISHED: dict[Kind, tuple[str, ...]] = {
 }
 """The files that a finished folder of each kind has."""
 CONTESTANTS = ("rules", "attacks", "byzantine")
-"""What may change in a tournament from one time to the next."""
+"""The entries that may change when a tournament is resumed."""
 
 
 def fingerprint(config: str, kind: Kind = "run") -> str:
-    """Twelve characters that are the same for two configurations if their results are the same but for rounding.
+    """Twelve characters; equal for two configurations whose results are the same up to rounding.
 
     >>> one, other = 'study = "school"\\nthreads = 2', 'study = "school"\\ndtype = "float64"'
     >>> fingerprint(one) == fingerprint('study = "school"'), fingerprint(one) == fingerprint(other)
@@ -40,7 +40,7 @@ def fingerprint(config: str, kind: Kind = "run") -> str:
 
 
 def _deciding(config: str, kind: Kind) -> dict[str, Any]:
-    """The entries of a configuration that change results."""
+    """The entries of a configuration that affect results."""
     stored = tomllib.loads(config)
     options = RunOptions.of({name: stored.pop(name) for name in option_types() if name in stored})
     settings = stored.pop("settings", {})
@@ -56,10 +56,10 @@ class Held:
     """One run or tournament that a folder holds."""
 
     place: Path
-    """The folder itself, or the one inside it for what is unfinished."""
+    """The folder itself, or its subfolder for unfinished results."""
     text: str
     kind: Kind | None
-    """None where only a configuration is left."""
+    """None if the folder has only a configuration."""
     finished: bool
 
     def is_of(self, text: str, kind: Kind) -> bool:
@@ -70,7 +70,7 @@ class Held:
 
 
 def held(folder: Path) -> list[Held]:
-    """What a folder holds, finished or not; files of others do not count."""
+    """The runs and tournaments in a folder, finished or not. Files of other programs are ignored."""
     found: list[Held] = []
     for place in sorted((folder / UNFINISHED).glob("*-*")):
         text, kind = plan_text(place), _kind_of(place)
@@ -79,7 +79,7 @@ def held(folder: Path) -> list[Held]:
     text = plan_text(folder)
     if text is not None:
         kinds = [kind for kind, files in FINISHED.items() if all((folder / name).exists() for name in files)]
-        if kinds or not found:  # else it is the configuration of what is unfinished
+        if kinds or not found:  # otherwise it is the configuration of an unfinished run
             found.append(Held(folder, text, kinds[0] if kinds else None, finished=bool(kinds)))
     return found
 
@@ -89,7 +89,7 @@ def _kind_of(staging: Path) -> Kind | None:
 
 
 def plan_text(place: Path) -> str | None:
-    """The configuration in a folder; None where there is none of ours: other programs have such files too."""
+    """The configuration in a folder. None if there is none, or if its file belongs to another program."""
     try:
         from_toml(place / CONFIG)
         text = (place / CONFIG).read_text(encoding="utf-8")
@@ -100,9 +100,9 @@ def plan_text(place: Path) -> str | None:
 
 
 def decided(folder: Path, text: str, kind: Kind, resume: bool, overwrite: bool) -> Step:
-    """What to do with a folder; a refusal says what is there and what to type."""
+    """What to do with a folder. If it cannot be used, the error says what it holds and what to type instead."""
     if resume and overwrite:
-        raise BadInput("--resume goes on with what is there, and --overwrite replaces it; leave one out")
+        raise BadInput("--resume continues an earlier run, and --overwrite replaces it; leave one of them out")
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; --out names a folder")
     found = held(folder)
@@ -129,7 +129,7 @@ def decided(folder: Path, text: str, kind: Kind, resume: bool, overwrite: bool) 
 
 
 def _another(folder: Path, found: list[Held], text: str, kind: Kind, resume: bool) -> str:
-    """What is there instead of this plan, how it differs, and what to type."""
+    """An error message: what the folder holds instead of this plan, how it differs, and what to type."""
     there = found[-1]  # the finished one, if there is one
     before, now = _deciding(there.text, kind), _deciding(text, kind)
     other = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]

@@ -1,4 +1,4 @@
-"""One writer at a time in a folder: a file `.lock` that names the process which writes there."""
+"""Allows one writer at a time in a folder: the file `.lock` names the process that writes there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ except ImportError:  # not a Unix system
 
 LOCK = ".lock"
 PATIENCE = 0.1
-"""Seconds to try again: another process may hold the lock only to see whether it is free."""
+"""Seconds to keep trying: another process may hold the lock for a moment, to check whether it is free."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only one who writes to a folder; where another process does, that is bad input.
+    """Lock a folder for writing. Raises `BadInput` if another process writes to it.
 
-    The system drops the lock of a process that dies, so nobody has to remove it by hand.
+    The operating system releases the lock of a process that dies, so users never have to remove it.
     """
     path = folder / LOCK
     handle = _taken(path)
@@ -37,11 +37,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that another process writes to; nothing is changed in it."""
+    """Raise `BadInput` if another process writes to the folder. Changes nothing in it."""
     try:
         handle = os.open(folder / LOCK, os.O_RDWR)
     except OSError:
-        return  # nobody has locked it; who may not write there is told later
+        return  # it is not locked; missing write permission is reported later
     try:
         if not _lock(handle):
             raise _busy(folder / LOCK)
@@ -58,7 +58,7 @@ def _taken(path: Path) -> int:
                 os.truncate(handle, 0)
                 os.write(handle, f"{os.getpid()} {socket.gethostname()}\n".encode())
                 return handle
-            os.close(handle)  # its last owner has removed this file meanwhile
+            os.close(handle)  # the last owner removed this file after we opened it
         else:
             os.close(handle)
             if time.monotonic() > last:
@@ -74,7 +74,7 @@ def _is_still(handle: int, path: Path) -> bool:
 
 
 def _lock(handle: int) -> bool:
-    """Lock an open file; False where another process has."""
+    """Lock an open file. False if another process holds the lock."""
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def _lock(handle: int) -> bool:
 
 def _is_alive(process: int) -> bool:
     if os.name != "posix":
-        return True  # asking would end it; the message says which file to remove
+        return True  # os.kill would end the process here; the message says which file to remove
     try:
         os.kill(process, 0)
     except ProcessLookupError:

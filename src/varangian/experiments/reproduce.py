@@ -1,4 +1,4 @@
-"""The paper again: its studies at its settings, and its numbers beside ours."""
+"""Reproduces the paper: its studies with its settings, and a comparison of our numbers with the published ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ PAPER = ("target-localization", "human-activity", "digits")
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper's figure shows at the end of training, read off by eye (±10 %), for the four rules in order:
-    no cooperation, average, distance, loss-based."""
+    """Values at the end of training in a figure of the paper, read off by eye (±10 %).
+
+    The four rules are in this order: no cooperation, average, distance-based, loss-based.
+    """
 
     study: str
     byzantine: int
@@ -41,18 +43,18 @@ PUBLISHED = (
 )
 
 FAST: dict[str, dict[str, Any]] = {
-    # Without attack no cooperation overtakes the average at about epoch 30.
+    # Without an attack, no cooperation becomes better than the average at about epoch 30.
     "human-activity": {"seeds": 2, "settings": {"epochs": 40}},
-    # The first rounds of the full run. In group 2 it takes some 130 until no cooperation is off chance and ahead of
-    # distance-based weights; after 250 the average has nearly caught up with the loss-based rule in group 1.
+    # The first rounds of the full run. In group 2, no cooperation needs about 130 rounds to get above chance and above
+    # distance-based weights. After 250 rounds the average is nearly as good as the loss-based rule in group 1.
     "digits": {"seeds": 1, "byzantine": (0, 2), "settings": {"test_images": 200, "epochs": 5}},
     "school": {"seeds": 1, "settings": {"epochs": 10}},
 }
-"""What `--fast` changes: shorter, smaller, fewer seeds and numbers of Byzantine agents; the conclusions stay."""
+"""The settings of `--fast`: fewer rounds, agents, seeds and numbers of Byzantine agents. The conclusions stay."""
 
 
 def plan_of(study: str, fast: bool, **options: Unpack[RunSettings]) -> Plan:
-    """All rules and all numbers of Byzantine agents, 5 seeds (3 for digits); less of everything with `fast`."""
+    """The plan of a study: all rules, all numbers of Byzantine agents, 5 seeds (3 for digits). `fast` reduces these."""
     known = (*PAPER, "school")
     if study not in known:
         raise unknown("study", study, known)
@@ -69,7 +71,7 @@ def plan_of(study: str, fast: bool, **options: Unpack[RunSettings]) -> Plan:
 
 
 def comparison(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
-    """Ours, mean ± standard deviation over seeds, beside the published figure, scenario by scenario."""
+    """One row per scenario: our mean ± standard deviation over seeds, and the published value."""
     study = metrics.attrs["study"]
     metric = "loss" if study == "target-localization" else metrics.attrs["metric"]
     rules = [str(rule) for rule in metrics["rule"].values]
@@ -94,7 +96,7 @@ def comparison(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
 
 
 def by_seed(cell: xr.Dataset, metric: str, group: int | None = None) -> np.ndarray[Any, Any]:
-    """The mean over normal agents at the end, for each seed; of one group where asked for."""
+    """The final mean over normal agents, for each seed. With `group`, only over the agents of this group."""
     final = results.final(cell, metric)
     if group is not None:
         final = final.where(cell["group"] == group)

@@ -1,9 +1,10 @@
-"""The folder of a run: who may write to it, and how new results take the place of old ones.
+"""The folder of a run: which process may write to it, and how new results replace old ones.
 
-The folder itself holds finished results. Everything that is not finished lies in `.unfinished`, one subfolder for each
-plan: the configuration, finished cells and checkpoints (`cells`) and, in the end, the new results (`result`). When
-these are complete, a journal says so, and only then they are moved to their places, over the old ones. Whoever opens
-a folder in which a journal was left finishes the move. So a kill at any moment leaves the old results or the new.
+The folder itself holds finished results. Unfinished work is in `.unfinished`, with one subfolder per plan. It holds
+the configuration, finished cells and checkpoints (`cells`) and, in the end, the new results (`result`). When the new
+results are complete, a journal is written. Only then are they moved to their places, over the old ones. A process that
+opens a folder with a journal finishes the move. So after a kill at any moment, either the old or the new results are
+complete.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class RunFolder:
 
     folder: Path
     staging: Path
-    """Where everything goes until it is finished."""
+    """The subfolder for unfinished work."""
     text: str
     """The configuration of the plan."""
     resumed: bool
-    """Whether finished cells and checkpoints of an earlier try may be used."""
+    """Whether finished cells and checkpoints of an earlier attempt may be used."""
     finished: bool
-    """Whether the folder holds the results already, and there is nothing to do."""
+    """Whether the folder already holds the results, so that there is nothing to run."""
 
     @property
     def cells(self) -> Path:
@@ -64,11 +65,11 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """Where to log. The log of a run that is to be replaced stays until then."""
+        """The folder for the TensorBoard log. The log of an earlier run stays until the run is replaced."""
         return (self.result if (self.staging / OVERWRITE).exists() else self.folder) / "tensorboard"
 
     def commit(self, written: Iterable[Path], earlier: Iterable[str]) -> None:
-        """Put complete results in place, and remove what is left of the earlier ones.
+        """Move complete results to their places, and remove the other files of earlier results.
 
         Args:
             written: The files, below `result`. The configuration is there already.
@@ -86,7 +87,7 @@ class RunFolder:
         _put_in_place(self.folder, self.staging)
 
     def discard(self) -> None:
-        """Nothing has changed: leave the folder as it was."""
+        """Remove the staging folder and leave the results unchanged."""
         _remove_staging(self.staging)
 
 
@@ -94,14 +95,14 @@ class RunFolder:
 def opened(
     folder: Path, plan: Plan, *, kind: Kind = "run", resume: bool = False, overwrite: bool = False
 ) -> Iterator[RunFolder]:
-    """Open a folder for a plan, or refuse it and change nothing; nobody else may write there meanwhile.
+    """Open and lock a folder for a plan. If the folder cannot be used, raise `BadInput` and change nothing.
 
     Args:
         folder: The run folder. It may be new or empty.
-        plan: What is to be run.
-        kind: A run and a tournament with the same plan are not the same.
-        resume: Go on with this plan. Without it, a folder that holds this plan is refused.
-        overwrite: Replace what the folder holds, once the new results are complete.
+        plan: What to run.
+        kind: Whether it is a run or a tournament; they differ even if the plan is the same.
+        resume: Continue this plan. Without it, a folder that holds this plan is an error.
+        overwrite: Replace the contents of the folder, once the new results are complete.
     """
     text = as_toml(plan)
     try:
@@ -118,7 +119,7 @@ def opened(
         return
     with locked(folder):
         try:
-            # Another process may have been here between the first look and the lock.
+            # Another process may have changed the folder between the first check and the lock.
             step = decided(folder, text, kind, resume, overwrite)
             place = _place(folder, text, kind, step)
             if step != "done":
@@ -129,7 +130,7 @@ def opened(
 
 
 def check(folder: Path, plan: Plan, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Refuse what `opened` would refuse; nothing is opened."""
+    """Raise the errors that `opened` would raise, without opening the folder."""
     try:
         check_free(folder)
         recover(folder)
@@ -140,14 +141,14 @@ def check(folder: Path, plan: Plan, *, resume: bool = False, overwrite: bool = F
 
 
 def config_to_resume(folder: Path, plan: Plan) -> Path:
-    """The configuration file to go on with after an interrupt."""
+    """The configuration file with which to resume after an interrupt."""
     place = _place(folder, as_toml(plan), "run", "go on")
     return folder / CONFIG if plan_text(folder) == place.text else place.staging / CONFIG
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Change files of a folder that may hold a run, such as its report, while nobody else does."""
+    """Lock a folder that may hold a run, in order to change files in it, such as the report."""
     check_free(folder)
     recover(folder)
     with locked(folder) if os.access(folder, os.W_OK) else nullcontext():
@@ -160,7 +161,7 @@ def _place(folder: Path, text: str, kind: Kind, step: Step) -> RunFolder:
 
 
 def _prepare(place: RunFolder, kind: Kind, anew: bool, overwrite: bool) -> None:
-    """Make the folders, and write the configuration where people look for it, if no other is there."""
+    """Create the folders. Write the configuration to the top folder too, unless it has another one."""
     if anew:
         _remove_staging(place.staging)
     place.result.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,7 @@ def _prepare(place: RunFolder, kind: Kind, anew: bool, overwrite: bool) -> None:
 
 
 def _put_in_place(folder: Path, staging: Path) -> None:
-    """Do what the journal says. It can be done again from the beginning after a kill at any moment."""
+    """Carry out the journal. After a kill at any moment, this can be repeated from the beginning."""
     journal: dict[str, list[str]] = json.loads((staging / JOURNAL).read_text(encoding="utf-8"))
     for name in journal["new"]:
         source, target = staging / RESULT / name, folder / name
@@ -200,14 +201,14 @@ def _put_in_place(folder: Path, staging: Path) -> None:
 
 
 def _remove_staging(staging: Path) -> None:
-    """The journal goes last: while it is there, everything else has been dealt with."""
+    """Remove the staging folder, the journal last: while the journal exists, the move can be finished."""
     if staging.is_dir():
         for path in staging.iterdir():
             if path.name != JOURNAL:
                 _remove(path)
         _remove(staging / JOURNAL)
         staging.rmdir()
-    with suppress(OSError):  # others are unfinished, or it is not there
+    with suppress(OSError):  # it holds other unfinished plans, or does not exist
         staging.parent.rmdir()
 
 
@@ -219,7 +220,7 @@ def _remove(path: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish a move that a kill has cut short, or the tidying up after it."""
+    """Finish a move, or the cleanup after it, that was interrupted by a kill."""
     places = list((folder / UNFINISHED).glob("*"))
     if all((place / CONFIG).exists() and not (place / JOURNAL).exists() for place in places) and (
         places or not (folder / UNFINISHED).exists()
@@ -231,12 +232,12 @@ def recover(folder: Path) -> None:
                 _put_in_place(folder, place)
             elif place.is_dir() and not (place / CONFIG).exists():
                 _remove_staging(place)
-        with suppress(OSError):  # something is unfinished
+        with suppress(OSError):  # it holds unfinished plans
             (folder / UNFINISHED).rmdir()
 
 
 def _flush(path: Path) -> None:
-    """Have the system write a file to the disk, so that not even a power cut loses it after the move."""
+    """Force a file to the disk, so that a power cut after the move cannot lose it."""
     if path.is_file():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -256,7 +257,7 @@ def _check_writable(place: Path) -> None:
 
 
 def _refuse(folder: Path, error: OSError) -> NoReturn:
-    """A full disk is an error of the system, anything else means that the folder cannot be used."""
+    """Raise a full disk as a system error, and any other error as `BadInput`: the folder cannot be used."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         raise error
     raise BadInput(f"{folder} cannot be written to: {error.strerror}") from error

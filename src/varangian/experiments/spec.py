@@ -1,7 +1,7 @@
-"""Names and parameters as people type them: `loss-based`, `loss-based:keep=all,smoothing=0.05`.
+"""Names and parameters as text: `loss-based`, `loss-based:keep=all,smoothing=0.05`.
 
 The same text is used on the command line, in configuration files and in tables. A name is the Python name with
-hyphens; parameters are the fields of the value it names; lists of numbers are written with slashes (`point=0/0`).
+hyphens. Its parameters are the fields of the class. Lists of numbers are written with slashes (`point=0/0`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from varangian.errors import BadInput, unknown
 Named = Mapping[str, type[Any]]
 
 
-def catalogue(room: types.ModuleType) -> dict[str, type[Any]]:
-    """The values a room offers, by their command-line names.
+def catalogue(package: types.ModuleType) -> dict[str, type[Any]]:
+    """The classes that a package exports, by their command-line names.
 
     >>> from varangian import rules
     >>> sorted(catalogue(rules))[:2]
     ['alone', 'average']
     """
-    exported = {name: getattr(room, name) for name in room.__all__}
+    exported = {name: getattr(package, name) for name in package.__all__}
     return {
         name.replace("_", "-"): value
         for name, value in exported.items()
@@ -37,7 +37,7 @@ def first_line(value: type[Any]) -> str:
 
 
 def tidied(text: str) -> str:
-    """The text as tables show it: the name with hyphens, whichever way it was typed.
+    """The text as tables show it: the name always has hyphens.
 
     >>> tidied(" loss_based:keep=all")
     'loss-based:keep=all'
@@ -47,7 +47,9 @@ def tidied(text: str) -> str:
 
 
 def parted(texts: Sequence[str]) -> list[str]:
-    """The names in texts that may hold several, separated by commas; a comma before `key=` belongs to a parameter.
+    """All names in a list of texts. A text may hold several names, separated by commas.
+
+    A comma before `key=` does not separate names: it belongs to a parameter.
 
     >>> parted(["alone,sleeper:until=5,then=uniform:low=1,high=2,silent", "average"])
     ['alone', 'sleeper:until=5,then=uniform:low=1,high=2', 'silent', 'average']
@@ -66,19 +68,19 @@ def parted(texts: Sequence[str]) -> list[str]:
 def made(
     text: str, kind: str, named: Named, usual: Mapping[str, Any] | None = None, within: Named | None = None
 ) -> Any:
-    """The value that `text` means; a name without parameters takes the `usual` one, where there is one.
+    """The rule, attack or study that `text` describes. A name without parameters means its value in `usual`, if any.
 
     >>> from varangian import rules
     >>> made("distance-based:p=1", "rule", catalogue(rules))
     distance_based(target='current', p=1.0, smoothing=None)
 
-    A parameter may itself be such a value; it then comes last, and the parameters after it are its own.
+    A parameter may itself be a rule or an attack. It must be the last one: all parameters after it belong to it.
 
     >>> from varangian import attacks
     >>> made("sleeper:until=5,then=uniform:low=1,high=2", "attack", catalogue(attacks))
     sleeper(until=5, then=uniform(low=1.0, high=2.0))
 
-    `within` names what such a parameter may be, where that is more than what is named here.
+    `within` holds the classes that such a parameter may have, if these are more than the classes in the catalogue.
     """
     name, _, rest = tidied(text).partition(":")
     if name not in named:
@@ -108,7 +110,7 @@ def with_settings(
     named: Named | None = None,
     usual: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A value with some of its fields given, as text or as TOML has them; an unknown field is an error."""
+    """A value with some fields set, from text or from TOML values. An unknown field is an error."""
     hints = get_type_hints(value)
     known = [field.name for field in dataclasses.fields(value)]
     for name in given:
@@ -118,7 +120,7 @@ def with_settings(
 
     def nested(raw: Any, where: str) -> Any:
         if not named:
-            raise BadInput(f"{where} cannot be set by text")
+            raise BadInput(f"{where} cannot be set from text")
         return made(str(raw), where, named, usual)
 
     return value(**{name: _read(raw, hints[name], f"{where}: {name}", nested) for name, raw in fields.items()})

@@ -1,4 +1,4 @@
-"""What a sweep found, as rows: `summary.csv`, and the metric to compare rules by."""
+"""The results of a sweep as rows, for `summary.csv`, and the metric to compare rules by."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The metric to compare rules by: what is known exactly goes before what is estimated."""
+    """The metric to compare rules by. Exact metrics are preferred to estimates."""
     return next(metric for metric in PREFERRED if f"{metric}_mean" in rows[0])
 
 
 def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
-    """One row per (study, rule, attack, byzantine, seed); for studies shown by group, with each group's figures."""
-    told = str(metrics.attrs.get("by_group", "0")) == "1" and "group" in metrics
-    groups = np.unique(metrics["group"].values).tolist() if told else []
+    """One row per (study, rule, attack, byzantine, seed). Studies with results by group have columns for each group."""
+    by_group = str(metrics.attrs.get("by_group", "0")) == "1" and "group" in metrics
+    groups = np.unique(metrics["group"].values).tolist() if by_group else []
     for number in range(metrics.sizes["cell"]):
         cell = metrics.isel(cell=number)
         about = {
@@ -39,7 +39,7 @@ def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:
 
 
 def _of_group(cell: xr.Dataset, group: object, place: int) -> Iterator[dict[str, float | int]]:
-    """Mean and worst over one group's normal agents, one row per seed; groups are numbered from 1, as in the paper."""
+    """Mean and worst over a group's normal agents, one row per seed. Groups are numbered from 1, as in the paper."""
     only = cell.assign(byzantine_agent=cell["byzantine_agent"] | (cell["group"] != group))
     for row in results.summary(only):
         figures = {name.rpartition("_"): value for name, value in row.items() if name.endswith(("_mean", "_worst"))}
@@ -47,7 +47,7 @@ def _of_group(cell: xr.Dataset, group: object, place: int) -> Iterator[dict[str,
 
 
 def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:
-    """`summary.csv`, and its rows."""
+    """Write `summary.csv`; returns its rows."""
     rows = list(summary_rows(metrics))
     columns = sorted(dict.fromkeys(name for row in rows for name in row), key=results.UNWEIGHED.__contains__)
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Every combination of a plan, run one after another or side by side, and joined into one dataset."""
+"""Runs every combination of a plan, one after another or in parallel, and joins the results into one dataset."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def sweep(
 ) -> xr.Dataset:
     """Run all cells; the result has a dimension `cell`.
 
-    On a Ray cluster cells run side by side, or each is spread over shards; the results are the same.
+    On a Ray cluster, cells run in parallel, or each cell is spread over shards. The results are the same.
 
     Args:
         plan: What to run.
         folder: Where to keep finished cells and checkpoints until the whole sweep is done.
         resume: Use the finished cells and the checkpoints that the folder holds.
         begin: Called with each cell that begins.
-        advance: Called with the number of rounds played since the last call, all seeds counted.
-        watchers: Who follows the sweep from cell to cell.
+        advance: Called with the number of rounds computed since the last call, summed over seeds.
+        watchers: Objects that follow the sweep from cell to cell.
         engine: A Ray cluster to run on. By default this process.
     """
     done: dict[str, xr.Dataset] = {}
@@ -50,7 +50,7 @@ def sweep(
             begin(cell)
             watching = [callback for watcher in watchers for callback in watcher.begin(cell)]
             callbacks = [SeedsProgress(advance), *watching]
-            if cluster is not None:  # rounds are played elsewhere, and only their number is known here
+            if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
                 callbacks = [Progress(_followed(cell, advance, watchers))]
             if cell.key not in done:
                 done[cell.key] = _run(plan, cell, folder, resume, advance, callbacks, cluster)
@@ -93,12 +93,12 @@ def _run(
 
 
 def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
-    """All cells as one Dataset; what is the same in every cell is there once."""
-    # A rule without weights has no senders either; then the others' are everyone's.
+    """All cells as one Dataset. Values that are the same in every cell are stored once."""
+    # A rule without weights records no senders. The senders of the other rules hold for it too.
     shared = {name: part[name] for name in ("position", "group", "sender") for _, part in parts if name in part}
     own = [part.drop_vars(shared, errors="ignore").drop_attrs() for _, part in parts]
     together = xr.concat(own, "cell", data_vars="all", coords="minimal", join="outer", fill_value=np.nan)
-    # Cells whose rule has no weights leave holes, which turn truth values into objects.
+    # Cells without weights cause missing values, and these turn booleans into objects.
     together["byzantine_agent"] = together["byzantine_agent"].astype(bool)
     together = together.assign(shared).assign_coords(
         rule=("cell", [cell.rule for cell, _ in parts]),

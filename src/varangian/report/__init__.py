@@ -1,6 +1,6 @@
-"""What a run folder shows its reader: tables, figures, the page, and the files they are written to.
+"""Tables, figures and the HTML report of a run, and the files they are written to.
 
-Figures are imported when first asked for: matplotlib takes longer to import than a table takes to print.
+Figures are imported on first use, because importing matplotlib takes longer than printing a table.
 """
 
 from __future__ import annotations

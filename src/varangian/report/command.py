@@ -1,4 +1,4 @@
-"""The command that makes a run again, from its configuration alone."""
+"""The command that repeats a run, made from its configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varangian.experiments.spec import catalogue, settings_of
 
 
 def command_of(config: str, out: str) -> str | None:
-    """The command line that means the same as a configuration file; None for a study that is not known here.
+    """The command line that is equivalent to a configuration file; None for an unknown study.
 
     >>> print(command_of('study = "school"\\nrules = ["alone"]\\nseeds = 2\\n[settings]\\nbatch = 5', "again"))
     varangian run school --rule alone --seeds 2 --set batch=5 --out again
@@ -50,7 +50,7 @@ def _settings(stored: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
 
 
 def _typed(value: Any, between: str) -> str:
-    """As one types it: agents are parted by commas, a single one has a comma after it; other numbers by slashes."""
+    """A value as typed. Lists of agents have commas, also after a single agent; other lists of numbers have slashes."""
     if isinstance(value, list):
         return between.join(map(str, value)) + ("," if between == "," and len(value) == 1 else "")
     return str(value).lower() if isinstance(value, bool) else str(value)

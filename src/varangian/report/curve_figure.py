@@ -1,4 +1,4 @@
-"""The paper's figures: a panel for each number of Byzantine agents, a line and a band for each rule."""
+"""The paper's figures: one panel per number of Byzantine agents, with one line and one band per rule."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class Panel(NamedTuple):
 
 
 def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
-    """`metric` of normal agents over time: a column for each number of Byzantine agents, a row for each attack.
+    """`metric` of normal agents over time: one column per number of Byzantine agents, one row per attack.
 
-    Each rule has a line, the mean over agents and seeds, and a band from the best to the worst agent, averaged over
-    seeds. Streaming metrics are drawn as a moving mean, as the axis then says. `group` shows only its agents.
+    The line of each rule is the mean over agents and seeds. Its band reaches from the best to the worst agent, both
+    averaged over seeds. Streaming metrics are drawn as a moving mean, and the axis label says so. With `group`, only
+    the agents of this group are shown.
     """
     panels = scenarios(metrics, metric)
     rows, columns = (1 + max(place) for place in zip(*(panel[:2] for panel in panels), strict=True))
@@ -78,9 +79,9 @@ def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
 
 
 def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
-    """The panels of a figure. One without attack stands at the head of every row, for comparison.
+    """The panels of a figure. For comparison, every row begins with a panel without an attack.
 
-    There is none where `metric` is about Byzantine agents and only shows that none is none.
+    If `metric` is about Byzantine agents, this panel is left out: without an attack the metric is always zero.
     """
     counts, attacks = metrics["byzantine"].values.astype(int), [str(attack) for attack in metrics["attack"].values]
     shown = sorted(set(counts.tolist()))
@@ -89,12 +90,12 @@ def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
     rows = list(dict.fromkeys(attack for attack, count in zip(attacks, counts, strict=True) if count)) or [""]
     names = [attack.partition(":")[0] for attack in rows]
     if len(set(names)) < len(rows):
-        names = rows  # the same attack with several settings: only these tell them apart
+        names = rows  # the same attack with several settings: the titles must show the settings
     panels: list[Panel] = []
     for row, attack in enumerate(rows):
         for column, count in enumerate(shown):
             cells = [c for c in np.flatnonzero(counts == count).tolist() if not count or attacks[c] == attack]
-            once = {str(metrics["rule"].values[c]): c for c in reversed(cells)}  # without attack, attacks are the same
+            once = {str(metrics["rule"].values[c]): c for c in reversed(cells)}  # all attacks coincide: keep one cell
             gap = " " if len(names[row]) < 22 else "\n"
             title = f"{count} Byzantine:{gap}{names[row]}" if count else "No attack"
             if once:
@@ -103,7 +104,7 @@ def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
 
 
 def label_of(metrics: xr.Dataset, metric: str) -> str:
-    """What the y axis says, the moving mean included where there is one."""
+    """The label of the y axis. It names the moving mean, if there is one."""
     label = LABELS.get(metric, metric.replace("_", " ").capitalize())
     if smoothing_window(metrics, metric) == 1:
         return label
@@ -111,14 +112,14 @@ def label_of(metrics: xr.Dataset, metric: str) -> str:
 
 
 def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
-    """A line and its band; the more bands lie over each other, the less the `strength` of each should be."""
+    """Draw a line and its band. The more bands overlap, the smaller the `strength` of each should be."""
     colour, style = look
-    front = 2.0 if look == PAPER["loss-based"] else 1.5  # the rule the figure is about lies over the others
+    front = 2.0 if look == PAPER["loss-based"] else 1.5  # the paper's rule is drawn above the others
     faint = strength * (0.08 if look == PAPER["alone"] else 0.14)  # black covers more than colours do
     at = curve[time_of(curve["mean"])].values
-    few = len(at) <= 15  # a handful of epochs: show that between them nothing was measured
+    few = len(at) <= 15  # with few epochs, markers show that nothing was measured between them
     low, high = curve["low"].values, curve["high"].values
-    if len(at) == 1:  # a band of no width is invisible
+    if len(at) == 1:  # a band without width is invisible
         ax.vlines(at, low, high, color=colour, alpha=0.35, linewidth=5)
         ax.set_xlim(at[0] - 1, at[0] + 1)
     ax.fill_between(at, low, high, color=colour, alpha=faint, linewidth=0, zorder=front - 1)
@@ -128,10 +129,11 @@ def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None
 
 
 def scale_axis(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
-    """Set the y axis that all panels share, so that what is to be compared stays readable.
+    """Set the limits of the y axis that all panels share, so that the curves stay readable.
 
-    A logarithmic one reaches at most a factor 100 below the lowest line, where only lucky agents are, and at most
-    eight decades above it: a rule that has diverged leaves the panel instead of flattening the others.
+    A logarithmic axis reaches at most a factor of 100 below the lowest line; only single lucky agents are below that.
+    It reaches at most eight decades above the lowest line: a rule that diverges leaves the panel instead of flattening
+    the others.
     """
     if is_logarithmic(metric):
         lines = _positive([curve["mean"].values for curve in shown])
@@ -140,10 +142,10 @@ def scale_axis(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
             return
         low = max(bands.min(), lines.min() / 100)
         high = max(min(bands.max(), lines.min() * 1e8), low * 10)
-        room = (high / low) ** 0.04
-        ax.set_ylim(low / room, high * room)  # first: else matplotlib looks for limits itself, and may overflow
+        margin = (high / low) ** 0.04
+        ax.set_ylim(low / margin, high * margin)  # first: otherwise matplotlib computes limits and may overflow
         ax.set_yscale("log")
-        if high < 100 * low:  # matplotlib would write 2 × 10⁰ at every tick
+        if high < 100 * low:  # by default matplotlib would write 2 × 10⁰ at every tick
             ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             ax.yaxis.set_minor_formatter(NullFormatter())
@@ -160,7 +162,7 @@ def _positive(parts: Sequence[Array]) -> Array:
 
 
 def _dress(axes: Array, panels: Sequence[Panel], metrics: xr.Dataset, metric: str) -> None:
-    """Labels at the outer panels, a quiet grid, and nothing where no scenario was run."""
+    """Add labels to the outer panels and a light grid. Hide the panels of scenarios that were not run."""
     used = {(panel.row, panel.column) for panel in panels}
     time = time_of(metrics[metric])
     for (row, column), ax in np.ndenumerate(axes):
@@ -181,14 +183,14 @@ def _dress(axes: Array, panels: Sequence[Panel], metrics: xr.Dataset, metric: st
 
 
 def columns_of_legend(names: Sequence[str], width: float) -> int:
-    """How many columns of `names` fit into so many inches, in rows as even as can be."""
+    """How many columns of `names` fit into `width` inches, with rows of similar length."""
     inches = [0.073 * len(name) + 0.72 for name in names]
     fitting = len(names) if sum(inches) < width else max(1, int(width / max(inches)))
     return math.ceil(len(names) / math.ceil(len(names) / fitting))
 
 
 def legend_below(figure: Figure, looks: dict[str, Look], columns: int) -> None:
-    """Once, below all panels: the rules of which something is shown."""
+    """One legend below all panels, with the rules that are shown."""
     marks = [Line2D([], [], color=colour, linestyle=style, label=rule) for rule, (colour, style) in looks.items()]
     if marks:
         look: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "handlelength": 2.6}

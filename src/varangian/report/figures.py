@@ -1,6 +1,6 @@
-"""All figures of a run: its curves and its network, who lies there, and whom the loss-based rule trusts in the end.
+"""All figures of a run: its curves, and its network with the Byzantine agents and the final loss-based weights.
 
-Figures are made without pyplot: nothing opens a window, and nothing stays in memory once it is written.
+Figures are made without pyplot, so no window opens and no figure stays in memory after it is written.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["curves", "draw_figures", "network"]
 
 
 WORTH_SEEING = ("regret", "test_loss", "accuracy", "byzantine_weight")
-"""Metrics drawn beside the study's own."""
+"""Metrics that are drawn in addition to the study's own metric."""
 EDGE, INK = "#B8B8B8", "#333333"
 CROWD = 5000
-"""Of more edges than these none can be followed by eye."""
+"""With more edges than this, readers cannot follow a single edge."""
 
 
 def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     """Write all figures of a run as PNG and PDF into `folder`/figures; returns the files written.
 
-    The study's own metric and those worth seeing beside it, as far as they were measured; for each group too where
-    the study is shown by group; and the network.
+    These are the curves of the study's own metric and of `WORTH_SEEING`, if they were measured, and the network.
+    Studies with results by group also have curves for each group.
     """
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
@@ -62,44 +62,45 @@ def figure_names(metrics: xr.Dataset) -> list[str]:
 
 
 def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
-    """The first seed's network: agents where they stand (on a circle if nowhere), coloured by group, liars crossed.
+    """The network of the first seed. Colours are groups, and crosses are Byzantine agents.
 
-    Shown with `byzantine` Byzantine agents, by default the most that still leave a majority normal. Where the weights
-    of a loss-based run of that scenario are known, a second panel draws each edge as heavy as its final weight.
+    Agents are drawn at their positions, or on a circle if they have none. `byzantine` is the number of Byzantine
+    agents; by default it is the largest number that leaves a majority of normal agents. If the weights of a loss-based
+    run of this scenario are known, a second panel draws edges with a width according to their final weight.
     """
     first = metrics.isel(seed=0)
     cell = cell_of(first, largest_minority(metrics) if byzantine is None else byzantine)
     shown = first.isel(cell=cell)
-    places, group, lying = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
+    places, group, is_byzantine = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
     pairs = neighbours(first)
-    trust = final_trust(shown, pairs, lying)
+    trust = final_trust(shown, pairs, is_byzantine)
     panels = 1 if trust is None else 2
     figure = Figure(figsize=(4.6 * panels, 4.9), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     _edges(axes[0], places, pairs, to_rgba(EDGE, 0.3 if len(pairs) > CROWD else 1), np.full(len(pairs), 0.6))
-    axes[0].set_title(_heading(len(places), int(lying.sum())), fontsize=11)
+    axes[0].set_title(_heading(len(places), int(is_byzantine.sum())), fontsize=11)
     if trust is not None:
         _edges(axes[1], places, pairs, EDGE, np.full(len(pairs), 0.25))
-        _trusted_edges(axes[1], places, pairs, trust, lying)
+        _trusted_edges(axes[1], places, pairs, trust, is_byzantine)
         axes[1].set_title(_heading_of_weights(shown), fontsize=11)
     for ax in axes:
-        _agents(ax, places, group, lying)
+        _agents(ax, places, group, is_byzantine)
         ax.set_aspect("equal")
         ax.margins(0.06)
         ax.set_axis_off()
-    fooled = trust is not None and bool((trust[lying[pairs].any(1)] > 0).any())
-    _legend(figure, _marks(group, lying, trust is not None, fooled), 3 if panels == 1 else 8)
+    fooled = trust is not None and bool((trust[is_byzantine[pairs].any(1)] > 0).any())
+    _legend(figure, _marks(group, is_byzantine, trust is not None, fooled), 3 if panels == 1 else 8)
     return figure
 
 
 def largest_minority(metrics: xr.Dataset) -> int:
-    """The largest number of Byzantine agents run that leaves a majority normal; the smallest run if none does."""
+    """The largest number of Byzantine agents that leaves a normal majority; if there is none, the smallest."""
     counts = sorted({int(count) for count in metrics["byzantine"].values})
     return max((count for count in counts if 2 * count < metrics.sizes["agent"]), default=counts[0])
 
 
 def positions(first: xr.Dataset) -> Array:
-    """Where the agents of one seed stand: agent × 2."""
+    """The positions of the agents of one seed: agent × 2."""
     if "position" in first and first.sizes["axis"] >= 2:
         return np.asarray(first["position"].values[:, :2], dtype=float)
     around = 2 * np.pi * np.arange(first.sizes["agent"]) / first.sizes["agent"]
@@ -107,12 +108,12 @@ def positions(first: xr.Dataset) -> Array:
 
 
 def groups(first: xr.Dataset) -> Array:
-    """Each agent's group; all in one where there are none."""
+    """The group of each agent. Without groups, all agents are in the same one."""
     return first["group"].values if "group" in first else np.zeros(first.sizes["agent"], dtype=int)
 
 
 def cell_of(first: xr.Dataset, byzantine: int) -> int:
-    """A cell with that many Byzantine agents: of the loss-based rule, as the paper has it, where there is one."""
+    """A cell with this number of Byzantine agents; preferably one of the paper's loss-based rule."""
     rules = [str(rule) for rule in first["rule"].values]
     cells = np.flatnonzero(first["byzantine"].values == byzantine).tolist()
     if not cells:
@@ -121,20 +122,20 @@ def cell_of(first: xr.Dataset, byzantine: int) -> int:
 
 
 def neighbours(first: xr.Dataset) -> Array:
-    """Pairs i < j of which one hears the other, each once."""
+    """All pairs i < j in which one agent receives from the other, without duplicates."""
     if "sender" not in first:
         return np.empty((0, 2), dtype=int)
     senders = first["sender"].transpose("agent", "slot").values
     receivers = np.broadcast_to(np.arange(len(senders))[:, None], senders.shape)
     heard = np.stack((senders, receivers), -1).reshape(-1, 2)
-    heard = heard[np.isfinite(heard).all(1)].astype(int)  # joining cells may have turned gaps into nan
+    heard = heard[np.isfinite(heard).all(1)].astype(int)  # joining cells may have filled missing values with nan
     return np.unique(np.sort(heard[heard[:, 0] != heard[:, 1]], axis=1), axis=0)
 
 
-def final_trust(shown: xr.Dataset, pairs: Array, lying: Array) -> Array | None:
-    """For each pair the larger of the weights that its normal ends give each other.
+def final_trust(shown: xr.Dataset, pairs: Array, is_byzantine: Array) -> Array | None:
+    """For each pair, the larger of the two weights that its normal agents give each other.
 
-    None where weights are unknown, or not the loss-based rule's.
+    None if the weights are unknown, or if the rule is not loss-based.
     """
     if not ("weight" in shown and "sender" in shown and len(pairs) and _is_loss_based(str(shown["rule"].values))):
         return None
@@ -142,7 +143,7 @@ def final_trust(shown: xr.Dataset, pairs: Array, lying: Array) -> Array | None:
     senders = shown["sender"].transpose("agent", "slot").values
     if not np.isfinite(table).any():
         return None
-    known = np.isfinite(senders) & np.isfinite(table) & ~lying[:, None]
+    known = np.isfinite(senders) & np.isfinite(table) & ~is_byzantine[:, None]
     receivers = np.broadcast_to(np.arange(len(senders))[:, None], senders.shape)
     weight = np.zeros((len(senders), len(senders)))
     np.maximum.at(weight, (receivers[known], senders[known].astype(int)), table[known])
@@ -167,20 +168,23 @@ def _is_loss_based(rule: str) -> bool:
 
 
 def _edges(ax: Axes, places: Array, pairs: Array, colour: Any, widths: Array) -> None:
-    """Straight lines; as pixels even in a PDF once there are so many that no reader could follow one."""
+    """Draw straight lines. If there are more than `CROWD`, they are pixels even in a PDF."""
     crowded = len(pairs) > CROWD
     lines = LineCollection(list(places[pairs]), colors=colour, linewidths=widths, zorder=1, rasterized=crowded)
     ax.add_collection(lines)
 
 
-def _trusted_edges(ax: Axes, places: Array, pairs: Array, trust: Array, lying: Array) -> None:
-    """Heavier and darker the more is trusted, red where a liar is; full at the 95th percentile, or at one sixth."""
+def _trusted_edges(ax: Axes, places: Array, pairs: Array, trust: Array, is_byzantine: Array) -> None:
+    """Draw edges wider and darker the larger their weight is, and red if one end is Byzantine.
+
+    Edges have full width from the 95th percentile of the weights on, or from one sixth if that is larger.
+    """
     seen = np.flatnonzero(trust > 0)
     seen = seen[np.argsort(trust[seen])]
     full = max(np.quantile(trust[seen], 0.95), 1 / 6) if len(seen) else 1.0
     strength = np.minimum(trust[seen] / full, 1)
-    to_liar = lying[pairs[seen, 0]] | lying[pairs[seen, 1]]
-    colours = np.where(to_liar[:, None], to_rgba(BYZANTINE), to_rgba(INK))
+    to_byzantine = is_byzantine[pairs[seen, 0]] | is_byzantine[pairs[seen, 1]]
+    colours = np.where(to_byzantine[:, None], to_rgba(BYZANTINE), to_rgba(INK))
     colours[:, 3] = 0.15 + 0.75 * strength
     _edges(ax, places, pairs[seen], colours, 0.4 + 2.2 * strength)
 
@@ -192,24 +196,33 @@ def _colours(group: Array) -> dict[Any, Any]:
     return {name: colormaps["viridis"](i / (len(names) - 1)) for i, name in enumerate(names)}
 
 
-def _agents(ax: Axes, places: Array, group: Array, lying: Array) -> None:
+def _agents(ax: Axes, places: Array, group: Array, is_byzantine: Array) -> None:
     size = float(np.clip(4000 / len(places), 12, 70))
     colours = _colours(group)
-    fill = [colours[name] for name in group[~lying]]
+    fill = [colours[name] for name in group[~is_byzantine]]
     x, y = places.T
-    ax.scatter(x[~lying], y[~lying], s=size, c=fill, edgecolors="white", linewidths=0.7, zorder=3)
-    ax.scatter(x[lying], y[lying], s=1.4 * size, c=BYZANTINE, marker="X", edgecolors="white", linewidths=0.7, zorder=4)
+    ax.scatter(x[~is_byzantine], y[~is_byzantine], s=size, c=fill, edgecolors="white", linewidths=0.7, zorder=3)
+    ax.scatter(
+        x[is_byzantine],
+        y[is_byzantine],
+        s=1.4 * size,
+        c=BYZANTINE,
+        marker="X",
+        edgecolors="white",
+        linewidths=0.7,
+        zorder=4,
+    )
 
 
-def _marks(group: Array, lying: Array, weighted: bool, fooled: bool) -> list[Line2D]:
-    """What the legend explains; a single group needs no name, and too many would not fit."""
-    colours = {name: colour for name, colour in _colours(group).items() if name in group[~lying]}
+def _marks(group: Array, is_byzantine: Array, weighted: bool, fooled: bool) -> list[Line2D]:
+    """The entries of the legend. A single group needs no entry, and too many groups would not fit."""
+    colours = {name: colour for name, colour in _colours(group).items() if name in group[~is_byzantine]}
     dot: dict[str, Any] = {"linestyle": "", "markersize": 8, "markeredgecolor": "white"}
     if len(np.unique(group)) > 1 and len(colours) <= len(GROUPS):
         marks = [Line2D([], [], marker="o", color=c, label=f"Group {g}", **dot) for g, c in colours.items()]
     else:
         marks = [Line2D([], [], marker="o", color=GROUPS[0], label="Normal", **dot)]
-    if lying.any():
+    if is_byzantine.any():
         marks += [Line2D([], [], marker="X", color=BYZANTINE, label="Byzantine", **dot)]
     if weighted:
         marks += [Line2D([], [], color=INK, linewidth=2.2, label="Trusted")]
@@ -219,13 +232,13 @@ def _marks(group: Array, lying: Array, weighted: bool, fooled: bool) -> list[Lin
 
 
 def _legend(figure: Figure, marks: list[Line2D], columns: int) -> None:
-    """Below all panels."""
+    """A legend below all panels."""
     columns = min(len(marks), columns)
     figure.legend(handles=marks, loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
 
 
 def _drawn(metrics: xr.Dataset) -> Iterator[str]:
-    """The metrics to draw, each once: those of which something is known."""
+    """The metrics to draw, without duplicates: those that have finite values."""
     own = str(metrics.attrs.get("metric", "loss"))
     for metric in dict.fromkeys((own, *WORTH_SEEING)):
         if metric == "byzantine_weight" and not metrics["byzantine"].values.any():
@@ -235,7 +248,7 @@ def _drawn(metrics: xr.Dataset) -> Iterator[str]:
 
 
 def _groups(metrics: xr.Dataset) -> Sequence[Any]:
-    """The groups to draw one by one."""
+    """The groups that have their own figures."""
     if str(metrics.attrs.get("by_group", "0")) != "1" or "group" not in metrics:
         return ()
     groups: Sequence[Any] = np.unique(metrics["group"].values).tolist()
@@ -247,9 +260,10 @@ def _as_file_name(group: object) -> str:
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """As PNG and PDF.
+    """Write a figure as PNG and PDF.
 
-    The PNG has a palette, a third of the size. Chosen for coverage: the usual choice greys a colour that is rare.
+    The PNG has a palette, which makes it a third of the size. The palette is chosen by maximum coverage, because the
+    default method turns rare colours grey.
     """
     png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
     pixels = io.BytesIO()

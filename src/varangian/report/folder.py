@@ -23,7 +23,7 @@ from varangian.report.source import read_runs, run_of
 def write_folder(metrics: xr.Dataset, folder: Path, name: str | None = None) -> list[Path]:
     """`metrics.nc`, `summary.csv`, `figures/` and `report.html`; returns the files written.
 
-    The report calls the run by the name of its folder, or by another name.
+    In the report, the run has the name of its folder, or `name`.
     """
     written = [folder / "metrics.nc", folder / "summary.csv"]
     results.save(metrics, written[0])
@@ -32,19 +32,19 @@ def write_folder(metrics: xr.Dataset, folder: Path, name: str | None = None) -> 
     try:
         write_page([run_of(metrics, folder, name)], folder / "report.html")
         written.append(folder / "report.html")
-    except ModuleNotFoundError as error:  # a machine to compute on may do without
+    except ModuleNotFoundError as error:  # a machine that only computes may lack the plotting library
         warnings.warn(f"report.html is left out: {error}; make it later with `varangian report`", stacklevel=2)
     return written
 
 
 def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = ()) -> None:
-    """Write the results of a run and put them in place, with other files that were written to `place.result`."""
+    """Write the results of a run, and move them to their places with `more` files that are in `place.result`."""
     written = write_folder(metrics, place.result, place.folder.resolve().name)
     place.commit([*written, *more], earlier_files(place.folder))
 
 
 def earlier_files(folder: Path) -> list[str]:
-    """The files in a folder that a run or a tournament of ours has written there; other files are not ours."""
+    """The files in a folder that an earlier run or tournament wrote. Files of other programs are not included."""
     names = ["config.toml", "report.html", "tensorboard", *FINISHED["run"]]
     if (folder / "tournament.jsonl").exists():
         names += [*FINISHED["tournament"], "tournament.md", "tournament.png"]
@@ -52,19 +52,20 @@ def earlier_files(folder: Path) -> list[str]:
         try:
             with xr.open_dataset(folder / "metrics.nc") as metrics:
                 stems = [*figure_names(metrics), *paper_figure_names(metrics)]
-        except (OSError, ValueError, KeyError, TypeError):  # not to be read any more: its figures stay
+        except (OSError, ValueError, KeyError, TypeError):  # the metrics cannot be read, so the figures stay
             stems = []
         names += [f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "pdf")]
     return [name for name in names if (folder / name).exists()]
 
 
 def report(folders: Sequence[Path], out: Path | None = None) -> list[Path]:
-    """Make the report of one folder again, or of several beside each other; returns the files written.
+    """Make the report of one folder again, or a report that compares several; returns the files written.
 
-    The report of a single folder goes into it, with its figures where its metrics are there; `out` names another file.
+    The report of a single folder is written into this folder. If the folder has metrics, its figures are written too.
+    `out` names another file for the report.
     """
     if out is None and len(folders) > 1:
-        raise BadInput("a report on several folders belongs to none of them; say where it goes with --out FILE")
+        raise BadInput("a report on several folders needs a file to write to; add --out FILE")
     for folder in folders:
         recover(folder)
     runs = read_runs(folders)

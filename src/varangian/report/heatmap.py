@@ -1,7 +1,7 @@
-"""A tournament as one picture: which rule to use, and what breaks it.
+"""A tournament as one figure: which rule to use, and what breaks it.
 
-Rules stand by their worst case, the best on top; the row of no cooperation parts those that are worth it from those
-that are not. Colour is harm relative to no cooperation: blue where cooperating pays, red where it costs.
+Rules are sorted by their worst case, the best at the top. Rules above the row of no cooperation are worth using, rules
+below it are not. Colour is harm relative to no cooperation: blue if cooperation helps, red if it harms.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel
 from varangian.report.standings import measured, place, relative
 
 CELL = (0.6, 0.33)
-"""Inches: a mean fits, and its standard error below it."""
+"""Width and height in inches: enough for a mean with its standard error below it."""
 APART = 0.25
-"""Between no attack, the attacks and the worst case, in cells."""
+"""The gap between no attack, the attacks and the worst case, in cells."""
 ABOVE, BELOW, BETWEEN = 0.95, 1.65, 0.3
-"""Inches for what is said above and below all panels, and between two."""
+"""Inches for the text above all panels, for the text below them, and between two panels."""
 COLOURS = colormaps["RdBu_r"]
 INK, GREY, HATCH = "#1a1a1a", "#f2f2f2", "#b5b5b5"
 HATCHES = {"not applicable": "////", "failed": "xxxx"}
 LONGEST = 36
-"""Characters of a name that are shown."""
+"""The largest number of characters of a name that are shown."""
 
 
 def draw_heatmap(standings: Standings) -> Figure:
-    """A panel for each number of Byzantine agents: rules down, attacks across, the worst case at the right."""
+    """One panel per number of Byzantine agents: rules as rows, attacks as columns, the worst case at the right."""
     grids = [_Grid(standings, panel) for panel in standings.panels]
     left = 0.3 + 0.078 * max(len(_short(rule)) for grid in grids for rule in grid.panel.rules)
     heads = [0.4 + 0.052 * max(len(_short(name)) for name in grid.columns) for grid in grids]
-    # The last head leans to the right, and what is said below all needs some room.
+    # The last column title leans to the right, and the text below the panels needs some width.
     width = max(left + CELL[0] * max(grid.width for grid in grids) + 0.8, 7.5)
     height = ABOVE + sum(heads) + CELL[1] * sum(len(grid.panel.rules) for grid in grids) + BELOW
     height += BETWEEN * (len(grids) - 1)
@@ -69,7 +69,7 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Colour:
-    """From harm to colour. Both sides reach as far as there is something to tell apart."""
+    """Maps harm to colour. Each side of the scale ends at the largest value that occurs."""
 
     good: float
     bad: float
@@ -84,7 +84,7 @@ class _Colour:
 
 
 def _scale(standings: Standings) -> _Colour:
-    """A factor of ten or fifty points to each side at most, where one cares no more how bad it is."""
+    """The colour scale. Each side covers at most a factor of ten or fifty points; larger differences do not matter."""
     harms = [standings.harm(outcome) for outcome in standings.outcomes]
     known = [harm for harm in harms if not math.isnan(harm)]
     fewest, most = ((5.0, 10.0), 50.0) if standings.scale.in_points else ((math.log10(2), math.log10(3)), 1.0)
@@ -94,7 +94,7 @@ def _scale(standings: Standings) -> _Colour:
 
 @dataclass(frozen=True)
 class _Grid:
-    """One panel, a cell a unit: the columns and where they stand."""
+    """One panel, in units of one cell: the columns and their positions."""
 
     standings: Standings
     panel: Panel
@@ -144,11 +144,11 @@ class _Grid:
             self._draw_reference(ax, row)
         elif worst and worst.attack in self.columns and self._tells_apart(rule):
             box = (self.columns[worst.attack] + 0.03, row + 0.05)
-            for edge, line in (("white", 3.6), (INK, 1.8)):  # white around the black: seen on dark cells too
+            for edge, line in (("white", 3.6), (INK, 1.8)):  # a white outline makes the black visible on dark cells
                 ax.add_patch(Rectangle(box, 0.94, 0.9, facecolor="none", edgecolor=edge, linewidth=line, zorder=3))
 
     def _tells_apart(self, rule: str) -> bool:
-        """Whether attacks differ: those on a rule that hears none of them all do the same harm, and none the most."""
+        """Whether attacks differ in harm. If the rule ignores them all, none is the most harmful."""
         outcomes = [self.standings.at(rule, attack, self.panel.byzantine) for attack in self.panel.attacks]
         return len({self.standings.harm(outcome) for outcome in outcomes}) > 1
 
@@ -177,7 +177,7 @@ class _Grid:
         ax.text(x + 0.5, row + 0.5, text, ha="center", va="center_baseline", fontsize=7, color=ink, fontweight=weight)
 
     def _fill(self, ax: Axes, colour: _Colour, x: float, row: int, harm: float) -> str:
-        """Colour a cell; returns the colour of what is written on it."""
+        """Colour a cell; returns the colour of the text on it."""
         shade = colour.of(harm)
         ax.add_patch(Rectangle((x, row), 1, 1, facecolor=shade, edgecolor="none"))
         _frame(ax, x, row)
@@ -185,7 +185,7 @@ class _Grid:
         return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else INK
 
     def _draw_reference(self, ax: Axes, row: int) -> None:
-        """No attack reaches who does not listen: its numbers stand once for all attacks."""
+        """Draw the row of no cooperation. No attack can affect it, so its numbers are written once for all attacks."""
         hostile = [x for name, x in self.columns.items() if name not in ("no attack", "worst case")]
         spans = [(0.5, 0, 1)] if "no attack" in self.columns else []
         spans += [((hostile[0] + hostile[-1] + 1) / 2, self.panel.byzantine, len(hostile))] if hostile else []
@@ -216,19 +216,21 @@ def _say(figure: Figure, standings: Standings, width: float, height: float) -> N
 
 
 def _explain(figure: Figure, standings: Standings, colour: _Colour, left: float, width: float, height: float) -> None:
-    """The colours and the marks, below all."""
+    """Explain the colours and the marks, below all panels."""
     bar = figure.add_axes(_share((left, 1.12, min(4.0, width - left - 0.5), 0.16), width, height))
     shown = figure.colorbar(colour.mappable, cax=bar, orientation="horizontal", extend="max")
     in_points = standings.scale.in_points
     ticks = [-50, -25, -10, -5, 0, 5, 10, 25, 50] if in_points else [0.1, 0.2, 0.5, 1, 2, 5, 10]
-    told = {(tick if in_points else math.log10(tick)): tick for tick in ticks}
-    # Labels near the middle of a long side would run into each other.
-    told = {at: tick for at, tick in told.items() if -colour.good - 1e-9 <= at <= colour.bad + 1e-9}
-    told = {at: tick for at, tick in told.items() if not at or abs(at) > 0.18 * (colour.good if at < 0 else colour.bad)}
+    labels = {(tick if in_points else math.log10(tick)): tick for tick in ticks}
+    # Labels near the middle of a long side would overlap.
+    labels = {at: tick for at, tick in labels.items() if -colour.good - 1e-9 <= at <= colour.bad + 1e-9}
+    labels = {
+        at: tick for at, tick in labels.items() if not at or abs(at) > 0.18 * (colour.good if at < 0 else colour.bad)
+    }
     words = [
-        (f"{-tick:+g}".replace("-", "−") if tick else "0") if in_points else f"{tick:g}×" for tick in told.values()
+        (f"{-tick:+g}".replace("-", "−") if tick else "0") if in_points else f"{tick:g}×" for tick in labels.values()
     ]
-    shown.set_ticks(list(told), labels=words)
+    shown.set_ticks(list(labels), labels=words)
     bar.tick_params(labelsize=8)
     shown.outline.set_visible(False)
     what = f"{standings.metric}: points won or lost" if in_points else standings.metric

@@ -1,4 +1,4 @@
-"""The report of a run that is still going on, served to the browsers of this machine and to nobody else."""
+"""The live report of a run in progress, served only to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from varangian.engine.world import World
 from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan, as_toml
-from varangian.report.cells import Detail, cell_tree, network_tree, told_agents
+from varangian.report.cells import Detail, cell_tree, listed_agents, network_tree
 from varangian.report.command import command_of
 from varangian.report.pack import packed
 from varangian.report.page import page
-from varangian.report.payload import Progress, Tree, assembled, metrics_told
+from varangian.report.payload import Progress, Tree, assembled, measured_metrics
 from varangian.report.source import Run
 from varangian.report.table import Row, Scenario, scenario_of
 
 PAUSE, SHARE = 1.0, 5.0
-"""Seconds between two pictures of the run, and how many times as long as making one takes they are at least."""
+"""The shortest pause between two snapshots: in seconds, and as a multiple of the time that a snapshot takes."""
 OPEN = 5.0
-"""A page that has asked within so many seconds is open …"""
+"""A page counts as open if it has sent a request within this number of seconds."""
 LINGER = 5.0
-"""… and a finished run waits so long for it to fetch the end."""
+"""Seconds that a finished run waits for open pages to fetch the final results."""
 
 
 class Picture(NamedTuple):
-    """All that is known of a run at one moment."""
+    """A snapshot of the results of a run."""
 
     number: int
     tree: Tree
@@ -46,12 +46,12 @@ class Picture(NamedTuple):
 
 
 class Live:
-    """Follows a sweep and serves its page on 127.0.0.1. Nothing is computed for it unless a page asks."""
+    """Follows a sweep and serves its page on 127.0.0.1. Snapshots are made only while a page is open."""
 
     def __init__(self, plan: Plan, port: int = 0) -> None:
         self.plan, self.total, self.finished = plan, len(cells(plan)), 0
         self.known: dict[tuple[str, Scenario], list[xr.Dataset]] = {}
-        """What was measured of each cell, one part for every few seeds that ran together."""
+        """The metrics of each cell: one part for each batch of seeds that ran together."""
         self.trees: dict[tuple[str, Scenario], tuple[Sequence[str], Tree]] = {}
         tree = assembled([], [], [], Progress(done=False, text="The run has just begun.", share=0.0))
         self.picture = Picture(0, tree, packed(tree))
@@ -72,7 +72,7 @@ class Live:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        """The server ends with the run; a page that is open gets the end of it first."""
+        """Stop the server at the end of the run, after open pages have fetched the final results."""
         if kind is None and self.is_open():
             self.fetched.clear()
             self.publish(Progress(done=True, text="The run is done.", share=1.0))
@@ -84,7 +84,7 @@ class Live:
         return [Rounds(self, cell)]
 
     def follow(self, running: Mapping[Cell, int]) -> None:
-        """Cells that run elsewhere are shown when they are done."""
+        """Show the number of cells that run in other processes. Their results are shown when they are done."""
         if self.wanted():
             share = self.finished + sum(running.values()) / self.plan.study.rounds / self.plan.seeds
             text = f"{self.finished} of {self.total} cells done, {len(running)} running"
@@ -95,7 +95,7 @@ class Live:
         self.learn(cell, [result])
 
     def learn(self, cell: Cell, parts: list[xr.Dataset]) -> tuple[str, Scenario]:
-        """Keep what was measured of a cell, under the name that tables have for it."""
+        """Store the metrics of a cell, under the name that tables use for it."""
         byzantine = int(parts[0]["byzantine_agent"].isel(seed=0).sum())
         key = cell.rule, scenario_of({"byzantine": byzantine, "attack": cell.attack})
         self.known[key] = parts
@@ -103,26 +103,26 @@ class Live:
         return key
 
     def wanted(self) -> bool:
-        """Whether a page is open and it is time for another picture."""
+        """Whether a page is open and it is time for another snapshot."""
         return self.is_open() and time.monotonic() >= self.due
 
     def is_open(self) -> bool:
         return time.monotonic() - self.asked < OPEN
 
     def publish(self, progress: Progress) -> None:
-        """Make another picture of all that is known."""
+        """Make another snapshot of all results."""
         began = time.monotonic()
         rows = [row for key, parts in self.known.items() for row in _rows(self.plan.study.name, key, parts)]
         config = as_toml(self.plan)
         run = Run(self.plan.study.name, rows, config=config, command=command_of(config, "runs/again"))
-        metrics = metrics_told(run)
+        metrics = measured_metrics(run)
         for key, parts in self.known.items():
             if key not in self.trees or self.trees[key][0] != metrics:
                 self.trees[key] = metrics, cell_tree(self._joined(parts), metrics, _detail(parts[0]))
         of_cells = {key: tree for key, (_, tree) in self.trees.items()}
         tree = assembled([run], metrics, [of_cells], progress) if rows else assembled([], [], [], progress)
         if rows:
-            # A rule without weights tells no senders.
+            # A rule without weights records no senders.
             parts = max(self.known.values(), key=lambda parts: "sender" in parts[0])
             tree["runs"][0]["network"] = network_tree(self._joined(parts), _detail(parts[0]))
         self.picture = Picture(self.picture.number + 1, tree, packed(tree, level=1))
@@ -135,12 +135,12 @@ class Live:
 
 @dataclass
 class Rounds:
-    """Watches the rounds of one cell, and shows them to whoever looks."""
+    """Follows the rounds of one cell, and shows them on open pages."""
 
     live: Live
     cell: Cell
     earlier: list[xr.Dataset] = field(default_factory=list[xr.Dataset])
-    """The seeds that are done already, where not all are played at once."""
+    """The finished seeds, if not all seeds run at once."""
     recorder: Recorder | None = None
     rounds: int = 1
     began: float = 0.0
@@ -175,18 +175,18 @@ def _rows(study: str, key: tuple[str, Scenario], parts: Sequence[xr.Dataset]) ->
 
 
 def _detail(part: xr.Dataset) -> Detail:
-    """Nothing has to be small that never leaves the machine, but for seeds: one is enough to follow."""
-    return Detail(agents=told_agents(part))
+    """The detail of a live page. It is not saved, so it need not be small; but one seed is enough."""
+    return Detail(agents=listed_agents(part))
 
 
 def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Two addresses: the page, and what has changed since a picture of it."""
+        """Two addresses: the page, and the changes since a snapshot."""
 
         def do_GET(self) -> None:
             asked, port = urlsplit(self.path), live.server.server_port
             if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-                # A name that somebody else made point here must not read along.
+                # Against DNS rebinding: another host name that points to this machine must not read the results.
                 self._answer(403, "text/plain", "only for this machine")
             elif asked.path == "/":
                 live.asked, live.due = time.monotonic(), 0.0

@@ -1,4 +1,4 @@
-"""Numbers and names as a page can hold them: compact, exact enough, and unable to break out of it."""
+"""Encodes numbers and names for a page: compact, with enough digits, and safe inside a script element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from varangian.engine.results import Array
 
 
 def four_digits(values: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """As float32 with the last ten binary digits rounded away: off by less than 1 in 16 000, and half as large packed.
+    """The values as float32 with the last ten bits rounded away.
+
+    The relative error is less than 1 in 16 000, and the packed size is halved.
 
     >>> four_digits(np.array([0.123456, -2e9, np.nan])).tolist()
     [0.12345886..., -2000027648.0, nan]
@@ -28,10 +30,11 @@ def four_digits(values: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def packed(tree: Any, level: int = 9) -> str:
-    """The tree as JSON; its arrays are laid end to end, byte by byte of equal weight, deflated, and referred to.
+    """The tree as JSON, with all arrays in one compressed block.
 
-    An array of n numbers that begins at number i stands as {"$": [i, n]}; floating ones are rounded to four digits,
-    whole ones are exact up to 2²⁴. The result holds no character that ends a script element.
+    In the JSON, {"$": [i, n]} stands for an array of n numbers that begins at number i of the block. Floating-point
+    numbers are rounded to four digits, and integers are exact up to 2²⁴. In the block, bytes are grouped by
+    significance. The result has no characters that could end a script element.
     """
     parts: list[np.ndarray[Any, np.dtype[np.float32]]] = []
     length = 0
@@ -53,18 +56,18 @@ def packed(tree: Any, level: int = 9) -> str:
 
     placed_tree = placed(tree)
     numbers = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    # Equal bytes side by side: signs and exponents hardly change from one number to the next, and deflate well.
+    # Bytes are grouped by significance: signs and exponents change little between numbers, and so compress well.
     planes = numbers.astype("<f4").view(np.uint8).reshape(-1, 4).T.tobytes()
     return in_script({"tree": placed_tree, "numbers": deflated(planes, level)})
 
 
 def deflated(data: bytes, level: int = 9) -> str:
-    """Zlib and base64: what a browser's DecompressionStream takes."""
+    """Zlib and base64, for the DecompressionStream of browsers."""
     return base64.b64encode(zlib.compress(data, level)).decode()
 
 
 def in_script(value: Any) -> str:
-    """JSON that may stand in a script element, whatever names it holds.
+    """JSON that is safe in a script element, whatever strings it contains.
 
     >>> in_script("</script><!--")
     '"\\\\u003c/script\\\\u003e\\\\u003c!--"'

@@ -1,4 +1,4 @@
-"""One self-contained page about runs: readable offline, in light and dark, with nothing to load and nothing sent."""
+"""One self-contained page about runs: it works offline, in light and dark mode, and loads and sends nothing."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SCRIPTS = (
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
-    """Write the page about these runs, whole or not at all."""
+    """Write the page about these runs. The file is replaced only when the page is complete."""
     with whole(path) as file:
-        # Folders may have names that are no text; they are shown with a mark in place of what is not.
+        # Folder names may contain bytes that are not valid text; these are shown as a replacement character.
         file.write_bytes(page(page_tree(runs)).encode("utf-8", errors="replace"))
 
 
 def page(tree: dict[str, Any], live: bool = False) -> str:
-    """The page that shows a tree. A live one may ask where it came from for news; no other may ask anybody."""
+    """The page that shows a tree. Only a live page may connect to a server, and only to the one it came from."""
     code = "(() => {\n'use strict';\n" + "\n".join(map(_static, SCRIPTS)) + "})();"
     plotly, hash_of_plotly = _plotly()
-    # Scripts run only if they are these two, whatever else should find its way into the page.
+    # The browser runs only scripts with these two hashes, even if other scripts get into the page.
     policy = {
         "default-src": "'none'",
         "script-src": f"'sha256-{_hash(code)}' 'sha256-{hash_of_plotly}'",
@@ -66,7 +66,7 @@ def page(tree: dict[str, Any], live: bool = False) -> str:
 
 
 def _table(tree: dict[str, Any], number: int) -> str:
-    """One run's table of its main metric, for readers without scripts; the page's own takes its place."""
+    """The table of a run's main metric, for browsers without scripts. With scripts, the page replaces it."""
     run = tree["runs"][number]
     metric = run["headline"]
     scenarios = [i for i, scenario in enumerate(tree["scenarios"]) if scenario["study"] == run["study"]]
@@ -98,7 +98,7 @@ def _static(name: str) -> str:
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """The plotting library, deflated to a third, and the hash by which the page may run it."""
+    """The plotting library, compressed to a third, and the hash that allows the page to run it."""
     from plotly.offline import get_plotlyjs
 
     source: str = get_plotlyjs()

@@ -1,4 +1,4 @@
-"""The paper's figures, one file each, from the metrics of its studies, and the table of its numbers beside ours."""
+"""The paper's figures, one file each, from the metrics of its studies, and a comparison of its numbers with ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from varangian.studies.study import Study
 
 
 class Panel(NamedTuple):
-    """One metric at one number of Byzantine agents, of one group where results are shown by group."""
+    """One metric for one number of Byzantine agents, and for one group if results are shown by group."""
 
     metric: str
     byzantine: int
@@ -71,14 +71,14 @@ def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
 
 
 def paper_figure_names(metrics: xr.Dataset) -> list[str]:
-    """The names of all figures of the paper that this study may have, without endings."""
+    """The names of all figures of the paper for this study, without file extensions."""
     study = metrics.attrs.get("study")
     more = {"target-localization": ["figure-1-network"], "digits": ["figure-7"]}
     return [*FIGURES.get(str(study), {}), *more.get(str(study), [])]
 
 
 def paper_figure(metrics: xr.Dataset, panels: Sequence[Panel]) -> Figure:
-    """A row of panels, each with its own axis: mean and range over normal agents for every rule."""
+    """A row of panels with separate axes: mean and range over normal agents for every rule."""
     looks = looks_of(metrics)
     figure = Figure(figsize=(3.0 * len(panels) + 0.5, 3.1), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -108,7 +108,7 @@ def _title(panel: Panel) -> str:
 
 
 def sample_digits(images: Sequence[Array], titles: Sequence[str], columns: int = 12) -> Figure:
-    """The paper's Figure 7: some pictures of each set, a row of panels a set."""
+    """The paper's Figure 7: some images of each dataset, with one row of panels per dataset."""
     figure = Figure(figsize=(columns * 0.6, len(images) * 1.5), layout="constrained")
     for ax, rows, title in zip(figure.subplots(len(images), 1, squeeze=False)[:, 0], images, titles, strict=True):
         sheet = np.concatenate([np.concatenate(list(part), axis=1) for part in np.array_split(rows[: 2 * columns], 2)])
@@ -126,7 +126,7 @@ _SECOND_SET: dict[GroupTwo, str] = {
 
 
 def draw_samples(study: Study, folder: Path) -> list[Path]:
-    """Write Figure 7, digits of both groups, into `folder`/figures, for the study that has them."""
+    """Write Figure 7, with digits of both groups, into `folder`/figures, if the study has digits."""
     stream = study.scene(0).task.stream if isinstance(study, digits) else None
     if not isinstance(study, digits) or not isinstance(stream, Batches):
         return []
@@ -137,7 +137,7 @@ def draw_samples(study: Study, folder: Path) -> list[Path]:
 
 
 def write_comparison(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """`table.csv` and `table.md`: our numbers ± standard deviation beside the published ones."""
+    """Write `table.csv` and `table.md`: our numbers ± standard deviation, and the published ones."""
     if not rows:
         return
     heads = list(rows[0])

@@ -1,4 +1,4 @@
-"""All that the page shows, as one tree of names and arrays: runs, lines, scenarios and the cells where they meet."""
+"""The data of the page, as one tree of names and arrays: runs, lines, scenarios, and one cell for each combination."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ LABELS = {
     "byzantine_weight": "Weight on Byzantine neighbours",
 }
 _DASHES = ("solid", "6px,3px", "2px,3px", "10px,3px,2px,3px", "14px,4px")
-"""Where runs are compared a rule keeps its colour, and the stroke tells the run."""
+"""If several runs are compared, a rule has the same colour in all of them, and each run has its own line style."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come, where the page is to follow it."""
+    """The progress of a run, for a live page."""
 
     done: bool
     text: str
     share: float
     running: tuple[str, Scenario] | None = None
-    """The cell that is being run, which is not yet to be compared."""
+    """The cell that is running; it is not compared with others yet."""
 
 
 def page_tree(runs: Sequence[Run], progress: Progress | None = None) -> Tree:
-    """The tree that `pack.packed` takes; the page's scripts know its shape."""
-    metrics = list(dict.fromkeys(name for run in runs for name in metrics_told(run)))
+    """The tree for `pack.packed`, in the form that the scripts of the page expect."""
+    metrics = list(dict.fromkeys(name for run in runs for name in measured_metrics(run)))
     return assembled(runs, metrics, [whole_cells(run, metrics) for run in runs], progress)
 
 
@@ -51,7 +51,7 @@ def assembled(
     of_runs: Sequence[Mapping[tuple[str, Scenario], Tree]],
     progress: Progress | None = None,
 ) -> Tree:
-    """The tree, with what each cell of each run adds to its row in the table (nothing, where only tables are left)."""
+    """The tree, with the curves, agents and weights of each cell. Runs of which only tables are left have none."""
     looks = looks_of_rules(str(row["rule"]) for run in runs for row in run.rows)
     tree: Tree = {
         "version": __version__,
@@ -95,7 +95,7 @@ def assembled(
 def _compared(
     rows: Sequence[Row], metric: str, running: tuple[str, Scenario] | None
 ) -> dict[tuple[str, Scenario], Entry]:
-    """The table's entries; the cell that is being run has one of its own, which nothing is compared with."""
+    """The entries of the table. The running cell has an entry too, but it is not compared with others."""
     apart = [row for row in rows if (str(row["rule"]), scenario_of(row)) == running]
     rest = [row for row in rows if (str(row["rule"]), scenario_of(row)) != running]
     now = {key: replace(entry, best=False) for key, entry in compared(apart, metric).items()}
@@ -103,7 +103,7 @@ def _compared(
 
 
 def whole_cells(run: Run, metrics: Sequence[str]) -> dict[tuple[str, Scenario], Tree]:
-    """Curves, agents and weights of every cell of a run; without Byzantine agents, of one attack only."""
+    """Curves, agents and weights of every cell of a run. Without Byzantine agents, only one attack is included."""
     if run.metrics is None:
         return {}
     detail = detail_of(run.metrics)
@@ -117,22 +117,22 @@ def whole_cells(run: Run, metrics: Sequence[str]) -> dict[tuple[str, Scenario], 
 
 
 def main_metric(rows: Sequence[Row]) -> str:
-    """The metric a page opens with."""
+    """The metric that the page shows first."""
     try:
         return headline(rows)
     except StopIteration:
         return next(name.removesuffix("_mean") for name in rows[0] if name.endswith("_mean") or name in UNWEIGHED)
 
 
-def metrics_told(run: Run) -> list[str]:
-    """All that was measured in any cell of a run."""
+def measured_metrics(run: Run) -> list[str]:
+    """All metrics of a run: those that any cell has."""
     columns = dict.fromkeys(name for row in run.rows for name in row)
-    told = [name.removesuffix("_mean") for name in columns if name.endswith("_mean") or name in UNWEIGHED]
+    names = [name.removesuffix("_mean") for name in columns if name.endswith("_mean") or name in UNWEIGHED]
     if run.metrics is None:
-        return told
-    # Where there are curves, they tell groups apart by themselves.
-    told = [name for name in told if not re.search(r"_group_\d+$", name)]
-    return list(dict.fromkeys([*told, *metrics_of(run.metrics)]))
+        return names
+    # If there are curves, these already have separate groups.
+    names = [name for name in names if not re.search(r"_group_\d+$", name)]
+    return list(dict.fromkeys([*names, *metrics_of(run.metrics)]))
 
 
 def _metric(name: str) -> Tree:
@@ -173,22 +173,24 @@ def _value(row: Row, metric: str, of: str) -> float:
 
 
 def _texts(entry: Entry | None, metric: str) -> Tree | None:
-    """An entry as the table shows it. Only a difference of more than two standard errors is called one."""
+    """An entry as the table shows it. A difference counts only if it is more than two standard errors."""
     if entry is None or math.isnan(entry.mean):
         return None
-    told = replace(entry, gain=entry.gain if math.isfinite(entry.gain) else math.nan)
-    towards = told.gain if higher_is_better(metric) else -told.gain
-    word = "" if math.isnan(told.gain_error) else "unclear"
-    if word and abs(told.gain) > 2 * told.gain_error:
+    finite = replace(entry, gain=entry.gain if math.isfinite(entry.gain) else math.nan)
+    towards = finite.gain if higher_is_better(metric) else -finite.gain
+    word = "" if math.isnan(finite.gain_error) else "unclear"
+    if word and abs(finite.gain) > 2 * finite.gain_error:
         word = "better" if towards > 0 else "worse"
-    mean = shown(told.mean, metric)
-    gain = "" if math.isnan(told.gain) else ("−" if told.gain < 0 else "+") + shown(abs(told.gain), metric)
+    mean = shown(finite.mean, metric)
+    gain = "" if math.isnan(finite.gain) else ("−" if finite.gain < 0 else "+") + shown(abs(finite.gain), metric)
     return {
-        "mean": mean + _error(told.error, mean, metric),
-        "worst": "" if math.isnan(told.worst) else shown(told.worst, metric) + (" %" if "accuracy" in metric else ""),
-        "gain": gain + _error(told.gain_error, gain, metric),
+        "mean": mean + _error(finite.error, mean, metric),
+        "worst": ""
+        if math.isnan(finite.worst)
+        else shown(finite.worst, metric) + (" %" if "accuracy" in metric else ""),
+        "gain": gain + _error(finite.gain_error, gain, metric),
         "word": word,
-        "best": told.best,
+        "best": finite.best,
     }
 
 
@@ -201,7 +203,7 @@ def shown(value: float, metric: str) -> str:
 
 
 def _error(value: float, beside: str, metric: str) -> str:
-    """To as many decimals as what it stands beside has, or to its own first digit."""
+    """An error as text, with as many decimals as the number before it; if that gives zero, with one digit."""
     if math.isnan(value):
         return " %" if beside and "accuracy" in metric else ""
     value, unit = (100 * value, " %") if "accuracy" in metric else (value, "")
@@ -211,6 +213,6 @@ def _error(value: float, beside: str, metric: str) -> str:
 
 
 def _dash(look: Look) -> str:
-    """Strokes and gaps in pixels, a little longer than on paper."""
+    """A line style in pixels, with strokes and gaps that are longer than on paper."""
     style = look[1]
     return "solid" if style == "-" else ",".join(f"{2 * length:g}px" for length in style[1])

@@ -1,4 +1,4 @@
-"""Runs to report on, as they lie in folders: whole ones with their metrics, or summary tables alone."""
+"""Reads runs from folders: complete runs with their metrics, or summary tables alone."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from varangian.report.command import command_of
 from varangian.report.table import Row
 
 ABOUT = ("study", "rule", "attack", "byzantine", "seed", "rounds", "seconds")
-"""The columns every summary begins with."""
+"""The first columns of every summary."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a report knows of one run."""
+    """The data of one run in a report."""
 
     name: str
     rows: Sequence[Row]
-    """Those of its summary."""
+    """The rows of its summary."""
     metrics: xr.Dataset | None = None
     config: str = ""
     command: str | None = None
     published: Sequence[dict[str, str]] = ()
-    """Our numbers beside published ones, where a table of them lies in the folder."""
+    """The comparison with published numbers, if the folder has such a table."""
 
     @property
     def study(self) -> str:
@@ -38,13 +38,13 @@ class Run:
 
 
 def run_of(metrics: xr.Dataset, folder: Path, name: str | None = None) -> Run:
-    """A run just made, or read from its folder, by the folder's name or another."""
+    """A run from its metrics, named after its folder or `name`."""
     config, name = _config(folder), name or folder.name
     return Run(name, list(summary_rows(metrics)), metrics, config, command_of(config, f"{name}-again"))
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs of all folders, each under a name of its own among those of its study."""
+    """The runs of all folders. Runs of the same study get different names."""
     found = [(folder, run) for folder in folders for run in _read(folder)]
     named = [(run.study, run.name) for _, run in found]
     placed = [
@@ -61,11 +61,11 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 def _read(folder: Path) -> list[Run]:
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if not folder.is_dir():
-        raise BadInput(f"{folder} is no folder; name a run folder, or one that holds summary tables")
+        raise BadInput(f"{folder} is no folder; name a run folder, or a folder with summary tables")
     if (folder / "metrics.nc").exists():
         metrics = results.load(folder / "metrics.nc")
         if "rule" not in metrics.coords or "cell" not in metrics.dims:
-            raise BadInput(f"{folder / 'metrics.nc'} is one result and no run folder's; make one with varangian run")
+            raise BadInput(f"{folder / 'metrics.nc'} is a single result, not that of a run folder; use varangian run")
         return [run_of(metrics, folder)]
     runs = list(_summaries(folder))
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()) if not runs else ():
@@ -80,7 +80,7 @@ def _read(folder: Path) -> list[Run]:
 
 
 def _summaries(folder: Path) -> Iterator[Run]:
-    """One run for each summary table; the configuration is that of summary.csv."""
+    """One run per summary table. Only summary.csv has the configuration."""
     for path in sorted(folder.glob("*.csv"), key=lambda path: (path.name != "summary.csv", path.name)):
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -89,7 +89,7 @@ def _summaries(folder: Path) -> Iterator[Run]:
                     continue
                 rows = [_read_row(row) for row in reader]
             except (ValueError, TypeError, csv.Error) as error:
-                raise BadInput(f"{path} line {reader.line_num} is no row of a summary: {error}") from error
+                raise BadInput(f"{path} line {reader.line_num} is not a row of a summary: {error}") from error
         if not rows:
             raise BadInput(f"{path} has no rows")
         config = _config(folder) if path.name == "summary.csv" else ""

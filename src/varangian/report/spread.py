@@ -1,4 +1,4 @@
-"""What a curve shows: the mean over normal agents, the range among them, and what each rule looks like."""
+"""The values of a curve, which are the mean and the range over normal agents, and the line style of each rule."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import xarray as xr
 from varangian.engine.results import UNWEIGHED, higher_is_better
 
 POINTS = 500
-"""As many of a long run's rounds are drawn: more than a panel has room for."""
+"""The largest number of points in a curve; a panel cannot show more."""
 
 Look = tuple[str, Any]
-"""A colour, and a line style as matplotlib has them: `-`, or lengths of strokes and gaps."""
+"""A colour and a line style, in matplotlib's form: `-`, or lengths of strokes and gaps."""
 PAPER: dict[str, Look] = {
     "loss-based": ("#0072B2", "-"),
     "distance-based": ("#E69F00", (0, (5, 1.5))),
     "average": ("#009E73", (0, (3, 1.2, 1, 1.2))),
     "alone": ("#000000", (0, (1, 1.2))),
 }
-"""The paper's rules look the same in every study: Okabe and Ito's colours, told apart by colour-blind readers too."""
+"""The paper's rules look the same in every study. Okabe and Ito chose these colours for colour-blind readers."""
 OTHERS: tuple[Look, ...] = (
     ("#D55E00", (0, (7, 2))),
     ("#CC79A7", (0, (4, 1.2, 1, 1.2, 1, 1.2))),
@@ -30,9 +30,9 @@ OTHERS: tuple[Look, ...] = (
     ("#7F7F7F", (0, (6, 1.5, 2, 1.5))),
     ("#882255", (0, (9, 1.5, 1, 1.5))),
 )
-"""What the rest look like, in the order in which they were run. Okabe and Ito's yellow is too faint for a line."""
+"""The styles of all other rules, in the order of the run. Okabe and Ito's yellow is too light for a line."""
 GROUPS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#8C8C8C", "#000000")
-"""Okabe and Ito's colours, told apart by colour-blind readers too, less the one kept for the Byzantine."""
+"""Okabe and Ito's colours for colour-blind readers, without the colour of Byzantine agents."""
 BYZANTINE = "#D55E00"
 
 
@@ -42,7 +42,7 @@ def looks_of(metrics: xr.Dataset) -> dict[str, Look]:
 
 
 def looks_of_rules(rules: Iterable[str]) -> dict[str, Look]:
-    """The same by name, in the order in which they were run.
+    """The colour and line style of each rule, from names in the order of the run.
 
     >>> looks_of_rules(["alone", "median"])["median"]
     ('#D55E00', (0, (7, 2)))
@@ -55,8 +55,8 @@ def looks_of_rules(rules: Iterable[str]) -> dict[str, Look]:
 def spread(run: xr.Dataset, metric: str, group: object = None) -> xr.Dataset:
     """`mean`, `low` and `high` over the normal agents of one cell (and group), at up to 500 rounds or epochs.
 
-    The mean over agents and seeds, and the least and the greatest agent averaged over seeds. Rounds at which nothing
-    is known are left out.
+    `mean` is over agents and seeds. `low` and `high` are the smallest and the largest value of an agent, averaged over
+    seeds. Rounds without values are left out.
     """
     values = of_normal(run, metric)
     if group is not None:
@@ -65,13 +65,13 @@ def spread(run: xr.Dataset, metric: str, group: object = None) -> xr.Dataset:
 
 
 def of_normal(run: xr.Dataset, metric: str, points: int = POINTS) -> xr.DataArray:
-    """A metric of the normal agents of one cell, time first, smoothed and thinned as it is to be drawn."""
+    """A metric of the normal agents of one cell, smoothed and thinned for drawing. Time is the first dimension."""
     values = run[metric].astype(float).where(~run["byzantine_agent"].astype(bool))
     return trailing_mean(values, time_of(values), smoothing_window(run, metric), points)
 
 
 def pooled(values: xr.DataArray) -> xr.Dataset:
-    """Mean over agents and seeds; the least and the greatest agent, averaged over seeds."""
+    """The mean over agents and seeds; the smallest and the largest value of an agent, averaged over seeds."""
     low, high = values.min("agent").mean("seed"), values.max("agent").mean("seed")
     return xr.Dataset({"mean": values.mean(("seed", "agent")), "low": low, "high": high})
 
@@ -82,12 +82,12 @@ def time_of(values: xr.DataArray) -> str:
 
 
 def smoothing_window(metrics: xr.Dataset, metric: str) -> int:
-    """Over how many records a metric is averaged before it is drawn: a fiftieth of a stream, which is noisy."""
+    """How many records are averaged before drawing. Streaming metrics are noisy: a fiftieth of all records."""
     return max(1, metrics.sizes["round"] // 50) if "round" in metrics[metric].dims else 1
 
 
 def smoothed_rounds(metrics: xr.Dataset, metric: str) -> int:
-    """The same in rounds: records may lie further apart than one."""
+    """The smoothing window in rounds; there may be several rounds between two records."""
     rounds = metrics["round"].values if "round" in metrics else np.zeros(1)
     apart = round((int(rounds[-1]) - int(rounds[0])) / max(1, len(rounds) - 1))
     return smoothing_window(metrics, metric) * apart
@@ -96,7 +96,7 @@ def smoothed_rounds(metrics: xr.Dataset, metric: str) -> int:
 def trailing_mean(values: xr.DataArray, time: str, window: int, points: int = POINTS) -> xr.DataArray:
     """Each agent's mean over the last `window` records, at up to `points` of them, the first and the last included.
 
-    Sums are taken anew for every point: with running ones a single huge value would drown all that follow.
+    Each sum is computed separately. With a running sum, one huge value would make all later means inexact.
     """
     length = values.sizes[time]
     ends = np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(int))

@@ -11,7 +11,7 @@ from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel
 
 
 def csv_rows(standings: Standings) -> Iterator[dict[str, Any]]:
-    """One row per outcome; differences to no cooperation are paired by seed."""
+    """One row per outcome. Differences from no cooperation are paired by seed."""
     for outcome in standings.outcomes:
         yield {
             "rule": outcome.rule,
@@ -46,7 +46,7 @@ def compact(value: float, digits: int = 3) -> str:
 
 
 def measured(standings: Standings, outcome: Outcome) -> tuple[str, str]:
-    """Mean and standard error in few characters, in percent where the metric is a share; no error where none is known.
+    """Mean and standard error in few characters, in percent for accuracies. The error is empty if it is unknown.
 
     >>> measured(Standings("s", "accuracy", 9, 5, 2, ()), Outcome("average", "", 0, (0.9, 0.94), (0.8, 0.8)))
     ('92.0', '2.0')
@@ -73,7 +73,7 @@ def place(standings: Standings, panel: Panel) -> str:
 
 
 def _cell(standings: Standings, outcome: Outcome | None) -> str:
-    """Mean ± standard error, `≈` where no difference to no cooperation is seen, bold where it is for the better."""
+    """Mean ± standard error, with `≈` if it is as good as no cooperation, and bold if it is better."""
     if outcome is None:
         return ""
     if outcome.problem:
@@ -103,7 +103,7 @@ def _lines(standings: Standings, panel: Panel) -> Iterator[list[str]]:
 
 
 def markdown(standings: Standings) -> str:
-    """A table for each number of Byzantine agents: rules by their worst case, attacks by the harm they do."""
+    """One table per number of Byzantine agents, with rules sorted by their worst case and attacks by their harm."""
     scale = standings.scale
     unit = " in percent" if scale.in_points else ""
     parts = [
@@ -139,7 +139,7 @@ def _some(names: list[str]) -> str:
 
 
 def print_standings(standings: Standings) -> None:
-    """On the terminal, for each number of Byzantine agents: rule, no attack, worst attack, verdict."""
+    """Print one table per number of Byzantine agents: rule, no attack, worst attack, verdict."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

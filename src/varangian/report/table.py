@@ -1,4 +1,4 @@
-"""One table a person can read: rules down, scenarios across."""
+"""One table for readers: rules as rows, scenarios as columns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from varangian.experiments.summary import headline
 
 Row = dict[str, Any]
 ALONE = "alone"
-"""The rule every other is held against: no cooperation."""
+"""The rule that all others are compared with: no cooperation."""
 
 
 class Scenario(NamedTuple):
-    """How many agents lie, and how; without Byzantine agents all attacks are one."""
+    """The number of Byzantine agents and their attack. Without Byzantine agents all attacks coincide."""
 
     byzantine: int
     attack: str
@@ -31,16 +31,16 @@ class Scenario(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One rule in one scenario. What is not known is nan."""
+    """One rule in one scenario. Unknown values are nan."""
 
     mean: float
-    """Over normal agents and seeds."""
+    """Mean over normal agents and seeds."""
     error: float
     """Standard error of the mean over seeds."""
     worst: float
     """The worst agent, averaged over seeds."""
     gain: float = math.nan
-    """The mean less that of no cooperation, seed by seed, and its standard error."""
+    """The difference from no cooperation, paired by seed; `gain_error` is its standard error."""
     gain_error: float = math.nan
     best: bool = False
 
@@ -55,14 +55,14 @@ def scenario_of(row: Row) -> Scenario:
 
 
 def compared(rows: Sequence[Row], metric: str) -> dict[tuple[str, Scenario], Entry]:
-    """Every rule in every scenario in which it was run; the best of each scenario is marked.
+    """One entry for each rule in each scenario that was run. The best rule of each scenario is marked.
 
     >>> rows = [{"rule": r, "attack": "", "byzantine": 0, "seed": s, "loss_mean": m, "loss_worst": m}
     ...         for r, m, s in [("alone", 3.0, 0), ("alone", 5.0, 1), ("average", 2.0, 0), ("average", 4.5, 1)]]
     >>> compared(rows, "loss")["average", Scenario(0, "")]
     Entry(mean=3.25, error=1.25, worst=3.25, gain=-0.75, gain_error=0.25, best=True)
     """
-    # Without Byzantine agents every attack has the same rows: the first attack's are enough.
+    # Without Byzantine agents all attacks have the same rows: those of the first attack are enough.
     by_cell: dict[tuple[str, Scenario], dict[int, Row]] = {}
     for row in rows:
         by_cell.setdefault((str(row["rule"]), scenario_of(row)), {}).setdefault(int(row["seed"]), row)
@@ -79,7 +79,7 @@ def compared(rows: Sequence[Row], metric: str) -> dict[tuple[str, Scenario], Ent
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error; the error of a single value or of infinite ones is not known."""
+    """Mean and standard error. The error is nan for a single value or for infinite values."""
     if not values:
         return math.nan, math.nan
     known = len(values) > 1 and all(map(math.isfinite, values))
@@ -103,7 +103,7 @@ def _with_best(entries: dict[tuple[str, Scenario], Entry], metric: str) -> dict[
 
 
 def table(rows: Sequence[Row], metric: str) -> tuple[list[str], list[list[str]], set[tuple[int, int]]]:
-    """Heads, cells `mean ± standard error (worst agent)`, and which cell is the best of its column."""
+    """Column titles, cells `mean ± standard error (worst agent)`, and which cells are the best of their column."""
     entries = compared(rows, metric)
     scenarios = list(dict.fromkeys(scenario for _, scenario in entries))
     rules = list(dict.fromkeys(rule for rule, _ in entries))
@@ -116,7 +116,7 @@ def table(rows: Sequence[Row], metric: str) -> tuple[list[str], list[list[str]],
 
 
 def seeds_of(metrics: xr.Dataset) -> str:
-    """How many seeds, in words."""
+    """The number of seeds, as text."""
     return f"{metrics.sizes['seed']} seed{'s' * (metrics.sizes['seed'] != 1)}"
 
 
@@ -149,19 +149,19 @@ def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:
     for i, line in enumerate(cells):
         marked = [Text(text, "bold" if (i, j) in best else "") for j, text in enumerate(line[1:])]
         shown.add_row(Text(line[0]), *marked)
-    # A file has no edge to wrap at.
+    # Do not wrap lines in a file.
     Console(width=None if sys.stdout.isatty() else 10_000).print(shown)
     _print_exchange(metrics)
 
 
 def _print_exchange(metrics: xr.Dataset) -> None:
-    """What went from shard to shard and where a round's time went, for runs spread over a cluster."""
+    """For runs on several shards: the bytes sent between shards, and the time of each stage of a round."""
     if "exchanged_bytes" not in metrics:
         return
     for number in range(metrics.sizes["cell"]):
         cell = metrics.isel(cell=number)
-        told = float(cell["exchanged_bytes"].mean()) / 1e3
+        sent = float(cell["exchanged_bytes"].mean()) / 1e3
         stages = cell["stage_seconds"].mean("seed")
         spent = ", ".join(f"{stage.item()} {1e3 * float(stages.sel(stage=stage)):.3g}" for stage in stages["stage"])
         about = f"{cell['rule'].item()}, {int(cell['byzantine'])} Byzantine"
-        print(f"{about}: {told:,.1f} kB a round from shard to shard; milliseconds of a round: {spent}")
+        print(f"{about}: {sent:,.1f} kB per round between shards; milliseconds per round: {spent}")

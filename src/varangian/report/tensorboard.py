@@ -1,4 +1,4 @@
-"""A run's metrics for TensorBoard, written while it goes on."""
+"""Writes the metrics of a run for TensorBoard, while it is running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from varangian.errors import BadInput
 from varangian.experiments.cells import Cell
 
 POINTS = 500
-"""About so many rounds of a run are written: reading a number makes a GPU wait."""
+"""About how many rounds of a run are written. Reading a number makes a GPU wait, so there should be few."""
 
 
 def check_installed() -> None:
@@ -31,7 +31,7 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """Follows a sweep, with one folder per cell: mean and worst of normal agents, for every seed."""
+    """Follows a sweep. Writes one folder per cell: mean and worst over normal agents, for every seed."""
 
     folder: Path
 
@@ -45,7 +45,7 @@ class TensorBoard:
 
 @dataclass
 class Scalars:
-    """Writes what was measured of one cell, now and then; what held-out data says, whenever it was asked."""
+    """Writes the metrics of one cell: streaming metrics at some rounds, held-out metrics after every evaluation."""
 
     folder: Path
     writers: Sequence[Any] = ()
@@ -55,7 +55,7 @@ class Scalars:
         from torch.utils.tensorboard import SummaryWriter
 
         self.rounds = rounds
-        # A resumed run writes over what an earlier try had written of later rounds.
+        # A resumed run replaces what an earlier attempt wrote for later rounds.
         purge = state.round + 1 if state.round else None
         self.writers = [SummaryWriter(str(self.folder / f"seed-{seed}"), purge_step=purge) for seed in world.seeds]
 

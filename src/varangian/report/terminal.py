@@ -1,4 +1,4 @@
-"""How far a run is, on the terminal: the round, the rate, the time left, and every rule's metric so far."""
+"""The progress of a run on the terminal: the round, the rate, the time left, and the metric of every rule so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from varangian.experiments.summary import PREFERRED, headline
 from varangian.report.table import number
 
 LOOK = 0.5
-"""Seconds between two looks at the numbers: each makes a GPU wait."""
+"""Seconds between two readings of the metrics. Each reading makes a GPU wait."""
 
 
 class Rate(ProgressColumn):
@@ -40,8 +40,8 @@ class Terminal:
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self.told: dict[tuple[str, str], str] = {}
-        """The metric of every rule in every scenario, as far as it is known."""
+        self.latest: dict[tuple[str, str], str] = {}
+        """The metric of every rule in every scenario, if it is known yet."""
         self.metric = ""
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console)
@@ -50,7 +50,7 @@ class Terminal:
         self.task = self.bar.add_task("", total=self.cells * self.of_cell)
         self.done = 0
         self.running: Mapping[Cell, int] = {}
-        """Cells that run elsewhere, and the rounds each has played."""
+        """Cells that run in other processes, and the number of rounds each has finished."""
         self.live = Live(get_renderable=self.shown, console=self.console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -84,27 +84,27 @@ class Terminal:
             rows: list[dict[str, Any]] = list(results.summary(result))
             self.metric = headline(rows)
             known = [row[f"{self.metric}_mean"] for row in rows]
-            self.told[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
+            self.latest[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
 
     def shown(self) -> Group:
-        """The bar, the cells that run elsewhere, and a table of rules and scenarios."""
+        """The progress bar, the cells that run in other processes, and a table of rules and scenarios."""
         shown = list(self.running.items())[: max(3, self.console.height // 3)]
         lines = [Text(f"  {rounds / self.of_cell:4.0%}  {cell}", "dim") for cell, rounds in shown]
         if len(self.running) > len(shown):
             lines.append(Text(f"        … and {len(self.running) - len(shown)} more", "dim"))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column(f"{self.metric} so far" if self.metric else "")
-        scenarios = list(dict.fromkeys(scenario for _, scenario in self.told))
+        scenarios = list(dict.fromkeys(scenario for _, scenario in self.latest))
         for scenario in scenarios:
             table.add_column(Text(scenario), justify="right")
-        for rule in dict.fromkeys(rule for rule, _ in self.told):
-            table.add_row(Text(rule), *(self.told.get((rule, scenario), "") for scenario in scenarios))
-        return Group(self.bar, *lines, *([table] if self.told else []))
+        for rule in dict.fromkeys(rule for rule, _ in self.latest):
+            table.add_row(Text(rule), *(self.latest.get((rule, scenario), "") for scenario in scenarios))
+        return Group(self.bar, *lines, *([table] if self.latest else []))
 
 
 @dataclass
 class Rounds:
-    """Watches the rounds of one cell."""
+    """Follows the rounds of one cell."""
 
     terminal: Terminal
     cell: Cell
@@ -127,7 +127,7 @@ class Rounds:
         if metric is not None and bool((normal := world.is_normal[:, 0]).any()):
             terminal.metric = metric
             mean = float(torch.mean(known[metric][-1][normal].double()))
-            terminal.told[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
+            terminal.latest[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
 
     def end(self, world: World, state: State) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Play a tournament and write it down: `tournament.csv`, `tournament.md`, `tournament.png`."""
+"""Runs a tournament and writes its results: `tournament.csv`, `tournament.md`, `tournament.png`."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ def tournament(
     engine: Engine | None = None,
     **options: Unpack[RunSettings],
 ) -> Standings:
-    """Let every rule meet every attack, and compare each with no cooperation.
+    """Run every rule against every attack, and compare each with no cooperation.
 
     Args:
         study: The name of a study, or a study.
-        rules: Names or values, also of your own. By default all there are.
-        attacks: Names or values, also of your own. By default all there are.
+        rules: Names or values, also of your own classes. By default all rules.
+        attacks: Names or values, also of your own classes. By default all attacks.
         byzantine: How many agents are Byzantine, each as a number, a share or a list of agents.
         seeds: `seeds=5` means seeds 0 … 4.
-        rounds: How many rounds to play. By default the study's own number.
+        rounds: The number of rounds. By default that of the study.
         settings: Settings of a study that is given by its name.
-        folder: Where to keep finished cells and to write `tournament.csv`, `.md` and `.png`.
-        resume: Go on with the tournament in the folder, also with more rules and attacks. Finished cells are kept.
-        overwrite: Replace what the folder holds, once the tournament is complete.
-        jobs: How many processes run cells. They must be able to import what they run.
-        engine: `varangian.RayCluster(...)` runs cells on a Ray cluster, whose machines must be able to import them.
+        folder: The folder for finished cells, and for `tournament.csv`, `.md` and `.png`.
+        resume: Continue the tournament in the folder, also with more rules and attacks. Finished cells are kept.
+        overwrite: Replace the contents of the folder, once the tournament is complete.
+        jobs: How many processes run cells. They must be able to import your own classes.
+        engine: `varangian.RayCluster(...)` runs cells on a Ray cluster. Its machines must be able to import your own
+            classes.
         **options: The fields of `RunOptions`.
 
     >>> from varangian import rules
@@ -82,19 +83,19 @@ def compete_into(
     advance: Callable[[int], object] = lambda rounds: None,
     engine: Engine | None = None,
 ) -> Standings:
-    """Play a tournament into a folder; without one, nothing is written.
+    """Run a tournament and write it to a folder. Without a folder, nothing is written.
 
     Args:
-        contest: Who meets whom.
+        contest: The rules and attacks.
         folder: The folder for finished cells and results.
-        resume: Go on with the tournament in the folder.
-        overwrite: Replace what the folder holds, once the tournament is complete.
+        resume: Continue the tournament in the folder.
+        overwrite: Replace the contents of the folder, once the tournament is complete.
         jobs: How many processes run cells.
         begin: Called with each cell that begins.
-        advance: Called with the number of rounds played since the last call, all seeds counted.
+        advance: Called with the number of rounds computed since the last call, summed over seeds.
         engine: A Ray cluster to run on.
     """
-    check_jobs(jobs)  # before anything is written
+    check_jobs(jobs)  # check this before anything is written
     how: dict[str, Any] = {"jobs": jobs, "begin": begin, "advance": advance, "engine": engine}
     if folder is None:
         return compete(contest, **how)
@@ -110,14 +111,14 @@ def compete_into(
 
 
 def _is_there(place: RunFolder, ledger: Ledger) -> bool:
-    """Whether the folder holds this tournament already, with nothing to add."""
+    """Whether the folder already holds this tournament, so that no cells are missing."""
     folder, names = place.folder, ("tournament.csv", "tournament.md", "tournament.png")
     same = (folder / FILE).read_bytes() == ledger.file.read_bytes() and all((folder / name).exists() for name in names)
     return same and fingerprint((folder / "config.toml").read_text(encoding="utf-8")) == fingerprint(place.text)
 
 
 def write_standings(standings: Standings, folder: Path) -> list[Path]:
-    """Every outcome as a row, a table for people, and the picture; returns the files written."""
+    """Write every outcome as a CSV row, a table in Markdown, and the figure; returns the files written."""
     rows = list(csv_rows(standings))
     with whole(folder / "tournament.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))

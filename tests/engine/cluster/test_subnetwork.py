@@ -12,7 +12,7 @@ from varangian import Graph, attacks, rules, studies
 from varangian.core import optimisers
 from varangian.core.execution import DEFAULT
 from varangian.core.scene import Scene
-from varangian.engine.cluster.shard import Orders, Shard
+from varangian.engine.cluster.shard import Shard, ShardOptions
 from varangian.engine.cluster.subnetwork import cut
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
@@ -23,8 +23,8 @@ from varangian.engine.world import poisoned, prepare
 OPTIONS = RunOptions(device="cpu", dtype="float64")
 
 
-def shards_of(scene: Scene, orders: Orders, byzantine: Any, part_of: torch.Tensor) -> list[Shard]:
-    return [Shard(part, orders) for part in cut(scene, 0, byzantine, part_of, orders.attack)]
+def shards_of(scene: Scene, shard_options: ShardOptions, byzantine: Any, part_of: torch.Tensor) -> list[Shard]:
+    return [Shard(part, shard_options) for part in cut(scene, 0, byzantine, part_of, shard_options.attack)]
 
 
 def play_in_parts(shards: list[Shard], rounds: int) -> None:
@@ -52,9 +52,9 @@ def agree(scene: Scene, rule: Any, attack: Any, byzantine: Any, shards: int, rou
         for _ in range(rounds):
             state, seen = play_round(world, rule, attack, state)
             recorder.record(world, state, seen, rounds)
-    orders = Orders(rule, attack, rounds, 1, snapshots, OPTIONS)
+    shard_options = ShardOptions(rule, attack, rounds, 1, snapshots, OPTIONS)
     part_of = torch.randperm(scene.task.agents, generator=torch.Generator().manual_seed(shards)) % shards
-    parts = shards_of(scene, orders, byzantine, part_of)
+    parts = shards_of(scene, shard_options, byzantine, part_of)
     play_in_parts(parts, rounds)
     expected = recorder.tensors(rounds)
     for shard in parts:
@@ -172,9 +172,9 @@ def test_streams_and_places() -> None:
 
 
 def test_a_part_holds_its_own_data_alone_and_is_told_what_crosses() -> None:
-    orders = Orders(rules.average(), attacks.silent(), 3, 1, 0, OPTIONS)
+    shard_options = ShardOptions(rules.average(), attacks.silent(), 3, 1, 0, OPTIONS)
     part_of = torch.arange(AGENTS) // 7
-    one, other = shards_of(Scene(softmax(), Graph.ring(AGENTS)), orders, 0, part_of)
+    one, other = shards_of(Scene(softmax(), Graph.ring(AGENTS)), shard_options, 0, part_of)
     assert len(one.part.task.stream.pool.x) == sum(12 + 3 * k for k in range(7))  # type: ignore[attr-defined]
     assert other.part.border == 2 and other.part.own[:2].tolist() == [7, 13]
     assert one.part.heard.tolist() == [*range(8), 13]
@@ -184,13 +184,13 @@ def test_a_part_holds_its_own_data_alone_and_is_told_what_crosses() -> None:
 
 def test_a_part_goes_on_from_what_it_kept() -> None:
     scene = Scene(softmax(optimiser=optimisers.adam()), Graph.ring(AGENTS))
-    orders = Orders(rules.loss_based(), attacks.delay(), 8, 1, 2, OPTIONS)
+    shard_options = ShardOptions(rules.loss_based(), attacks.delay(), 8, 1, 2, OPTIONS)
     part_of = torch.arange(AGENTS) % 3
-    straight, broken = (shards_of(scene, orders, 3, part_of) for _ in range(2))
+    straight, broken = (shards_of(scene, shard_options, 3, part_of) for _ in range(2))
     play_in_parts(straight, 8)
     play_in_parts(broken, 5)
     kept = [shard.kept() for shard in broken]
-    again = shards_of(scene, orders, 3, part_of)
+    again = shards_of(scene, shard_options, 3, part_of)
     assert [shard.restore(one) for shard, one in zip(again, kept, strict=True)] == [5, 5, 5]
     play_in_parts(again, 3)
     for one, other in zip(straight, again, strict=True):

@@ -87,7 +87,7 @@ def test_failed_cells_are_status_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "simulate", fails)
     status, _, err = varangian_(*SMALL, "--rules", "average", "--attacks", "silent", "--byzantine", 3, "--quiet")
     assert status == 1
-    assert "1 cells failed, the first being average under silent failed: RuntimeError: no memory left" in err
+    assert "1 cells failed; the first is average under silent failed: RuntimeError: no memory left" in err
 
 
 def test_a_terminal_gets_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_pa
     os.kill(running.pid, kill)
     _, said = running.communicate(timeout=300)
     assert running.returncode == 130, said
-    assert "interrupted; to go on, give the same command with --resume" in said
+    assert "interrupted; to continue, run the same command with --resume" in said
     until = time.monotonic() + 10
     while alive(running.pid) and time.monotonic() < until:  # the last ones may be on their way out
         time.sleep(0.02)

@@ -133,7 +133,7 @@ def test_a_class_of_ones_own_has_a_name_of_its_own() -> None:
     class average(rules.loss_based):
         pass
 
-    with pytest.raises(BadInput, match="average is the name of one of ours"):
+    with pytest.raises(BadInput, match="average is the name of a built-in class"):
         small(rules=[average()])
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from varangian.engine.cluster.ray_cluster import RayCluster
-from varangian.engine.cluster.shard import Array, Orders, Shard, Spent
+from varangian.engine.cluster.shard import Array, Shard, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part
 from varangian.errors import BadInput
@@ -29,26 +29,26 @@ START_SECONDS = 600.0
 WARN_SECONDS = 60.0
 """After how long a warning says that the processes are slow to start."""
 LOOK_SECONDS = 1.0
-"""How long a single wait lasts: in between an interrupt is heard, and a cluster that became smaller is noticed."""
+"""Seconds of a single wait. Between two waits we can react to an interrupt, or to a cluster that became smaller."""
 
 
 class LostShard(Exception):
-    """A process or a machine died, and a part of the network with it."""
+    """A process or a machine died, and the part of the network on it is lost."""
 
 
 class ShardActor:
-    """A shard in a process of its own, with methods that return what Ray can send."""
+    """A shard in a separate process; its methods return values that Ray can send."""
 
     def ready(self) -> None:
-        """Returns once the process runs. Arrays from the object store are read-only, and nobody writes to them."""
+        """Returns once the process runs. Arrays from the object store are read-only; the warning is not needed."""
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
-    def start(self, part: Part, orders: Orders) -> None:
-        self.shard = Shard(part, orders)
+    def start(self, part: Part, shard_options: ShardOptions) -> None:
+        self.shard = Shard(part, shard_options)
 
     def tell(self) -> Any:
-        told = self.shard.tell()
-        return told[0] if len(told) == 1 else tuple(told)
+        messages = self.shard.tell()
+        return messages[0] if len(messages) == 1 else tuple(messages)
 
     def adapt_others(self) -> None:
         self.shard.adapt_others()
@@ -62,7 +62,7 @@ class ShardActor:
     def restore(self, kept: bytes) -> int:
         return self.shard.restore(kept)
 
-    def recorded(self) -> tuple[dict[str, Array], Spent]:
+    def recorded(self) -> tuple[dict[str, Array], StageTimes]:
         return self.shard.recorded(), self.shard.spent
 
 
@@ -74,9 +74,9 @@ class ActorGroup:
     actors: Sequence[Any]
 
     def play(self, snapshots: Snapshots, last: int, done: Callable[[int], object]) -> None:
-        """Compute rounds up to `last`, from the last snapshot on; `done` is called with the number of finished rounds.
+        """Compute the rounds from the last snapshot up to `last`; `done` is called with the number of finished rounds.
 
-        After an interrupt, the rounds that were requested are finished first. So all parts save the same round.
+        After an interrupt, rounds that were already requested are finished first, so all parts save the same round.
         """
         kept = snapshots.last(len(self.parts))
         round = 0 if kept is None else kept[0]
@@ -84,9 +84,7 @@ class ActorGroup:
             try:
                 _got([actor.restore.remote(part) for actor, part in zip(self.actors, kept[1], strict=True)])
             except BadInput as error:
-                raise BadInput(
-                    f"{snapshots.folder} cannot be gone on from; remove it, or leave out --resume"
-                ) from error
+                raise BadInput(f"{snapshots.folder} cannot be resumed; remove it, or leave out --resume") from error
         done(round)
         asked: deque[tuple[int, list[Any]]] = deque()
 
@@ -115,74 +113,74 @@ class ActorGroup:
             snapshots.save(rounds[0], parts)
 
     def _ask(self) -> list[Any]:
-        told = [self._told(part, actor) for part, actor in zip(self.parts, self.actors, strict=True)]
+        sent = [self._messages_of(part, actor) for part, actor in zip(self.parts, self.actors, strict=True)]
         for actor in self.actors:
             actor.adapt_others.remote()
         return [
-            actor.hear.remote(*(of_part[number] for of_part in told if number in of_part))
+            actor.hear.remote(*(of_part[number] for of_part in sent if number in of_part))
             for number, actor in enumerate(self.actors)
         ]
 
-    def _told(self, part: Part, actor: Any) -> dict[int, Any]:
+    def _messages_of(self, part: Part, actor: Any) -> dict[int, Any]:
         """The messages of one part, as references, by the number of the part that receives them."""
         receivers = [number for number, rows in enumerate(part.to) if len(rows)]
         refs = actor.tell.options(num_returns=len(receivers)).remote()
         return dict(zip(receivers, [refs] if len(receivers) == 1 else refs or [], strict=True))
 
-    def recorded(self) -> list[tuple[dict[str, Array], Spent]]:
+    def recorded(self) -> list[tuple[dict[str, Array], StageTimes]]:
         return _got([actor.recorded.remote() for actor in self.actors])
 
 
 @contextmanager
 def started_actors(
-    cluster: RayCluster, parts: Sequence[Part], given: Sequence[Any], orders: Orders
+    cluster: RayCluster, parts: Sequence[Part], given: Sequence[Any], shard_options: ShardOptions
 ) -> Iterator[ActorGroup]:
     """Start one actor for each part, and end them all on the way out.
 
-    Cores and GPUs are reserved for all parts at once, before any process starts. So two runs never wait for each
-    other with half of their shards, and a full cluster is told apart from one whose processes are slow to start.
+    Cores and GPUs are reserved for all parts at once, before any process starts. So two runs with half of their shards
+    each never wait for each other. It also separates a full cluster from one whose processes are slow to start.
 
     Args:
         cluster: how many GPUs a shard has.
         parts: the parts of the network.
         given: references to the same parts in the cluster's object store.
-        orders: what the shards are to compute.
+        shard_options: what all shards have in common.
     """
     import ray as library
     from ray.util.placement_group import remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    orders = replace(orders, threads=max(1, int(_total("CPU") / len(parts))))
+    shard_options = replace(shard_options, threads=max(1, int(_total("CPU") / len(parts))))
     machines = [node["Resources"] for node in library.nodes() if node["Alive"]]
     need = {"CPU": core_share(machines, len(parts), cluster.gpus_per_shard)}
     if cluster.gpus_per_shard:
         need["GPU"] = cluster.gpus_per_shard
-    room = library.util.placement_group([need] * len(parts), strategy="SPREAD")
+    reserved = library.util.placement_group([need] * len(parts), strategy="SPREAD")
     actors: list[Any] = []
     try:
-        _wait_for_room(room, need, len(parts))
+        _wait_for_room(reserved, need, len(parts))
         for number in range(len(parts)):
             shard: Any = library.remote(ShardActor).options(
                 num_cpus=need["CPU"],
                 num_gpus=cluster.gpus_per_shard,
                 max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=number),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=number),
             )
             actors.append(shard.remote())
         _wait_for_processes(actors)
-        _got([actor.start.remote(part, orders) for actor, part in zip(actors, given, strict=True)])
+        _got([actor.start.remote(part, shard_options) for actor, part in zip(actors, given, strict=True)])
         yield ActorGroup(parts, actors)
     finally:
         for actor in actors:
             library.kill(actor)
-        remove_placement_group(room)
+        remove_placement_group(reserved)
 
 
 def core_share(machines: Sequence[Mapping[str, float]], shards: int, gpus: float = 0.0) -> float:
-    """How much of a core each shard takes: a whole one, or the largest part of which the machines can hold all shards.
+    """The share of a core that each shard takes: a whole core, or the largest share with which all shards fit.
 
-    Shards may share a core, as they take turns while they wait for each other. But a shard cannot take one half of its
-    core from one machine and the other half from another.
+    Shards may share a core, because they wait for each other in turn. But all of a shard's share must be on one
+    machine.
 
     >>> core_share([{"CPU": 4.0}, {"CPU": 2.0}], shards=6), core_share([{"CPU": 1.0}, {"CPU": 1.0}], shards=3)
     (1.0, 0.5)
@@ -191,7 +189,7 @@ def core_share(machines: Sequence[Mapping[str, float]], shards: int, gpus: float
     """
 
     def held(share: float) -> int:
-        """How many shards the machines can hold; shares are rounded down, so no sum of them is more than a core."""
+        """How many shards the machines can hold. Shares are rounded down, so their sum never exceeds one core."""
         by_gpus = [int(machine.get("GPU", 0.0) / gpus + 1e-9) if gpus else shards for machine in machines]
         by_cores = [int(machine.get("CPU", 0.0) / share + 1e-9) for machine in machines]
         return sum(map(min, by_cores, by_gpus))
@@ -201,12 +199,12 @@ def core_share(machines: Sequence[Mapping[str, float]], shards: int, gpus: float
     return next((share for share in shares if held(share) >= shards), shares[-1])
 
 
-def _wait_for_room(room: Any, need: Mapping[str, float], shards: int) -> None:
-    """Wait until the cluster has reserved what every shard needs; no process starts before."""
+def _wait_for_room(reserved: Any, need: Mapping[str, float], shards: int) -> None:
+    """Wait until the cluster has reserved the cores and GPUs of all shards. No process starts earlier."""
     import ray as library
 
     cores, began = _total("CPU"), time.monotonic()
-    while not room.wait(LOOK_SECONDS):
+    while not reserved.wait(LOOK_SECONDS):
         left, late = _total("CPU"), time.monotonic() - began >= ROOM_SECONDS
         if left < cores and (late or left < shards * need["CPU"]):
             raise LostShard("the cluster has become smaller")
@@ -221,7 +219,7 @@ def _wait_for_room(room: Any, need: Mapping[str, float], shards: int) -> None:
 
 
 def _wait_for_processes(actors: Sequence[Any]) -> None:
-    """Wait until every actor answers. On a busy machine their processes may start slowly."""
+    """Wait until every actor answers. Processes may start slowly on a busy machine."""
     from ray.exceptions import GetTimeoutError
 
     answers = [actor.ready.remote() for actor in actors]
@@ -256,7 +254,7 @@ def _total(resource: str) -> float:
 
 
 def _got(refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """The answers of actors. An error in an actor is raised as it is, the death of one as `LostShard`."""
+    """The answers of actors. An error in an actor is raised unchanged; the death of an actor raises `LostShard`."""
     import ray as library
     from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 

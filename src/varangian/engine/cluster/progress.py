@@ -42,7 +42,7 @@ class Writer:
 
 @dataclass
 class Reader:
-    """Reads the board without waiting for it. `advance` is told about every round of every cell once."""
+    """Reads the board without waiting for it. `advance` is called with each round of each cell once."""
 
     board: Any
     rounds: int
@@ -54,7 +54,7 @@ class Reader:
     _asked: Any = None
 
     def look(self) -> Mapping[str, int]:
-        """Ask the board, take the answer to the last question if it has come, and return the cells that are running."""
+        """Request the board's numbers, use those of the last request if they have arrived, return the running cells."""
         import ray as library
 
         if self._asked is None:
@@ -66,22 +66,22 @@ class Reader:
                 self._learn(library.get(ready[0]))
         return self.running
 
-    def _learn(self, told: Mapping[str, int]) -> None:
-        for name, rounds in told.items():
+    def _learn(self, answer: Mapping[str, int]) -> None:
+        for name, rounds in answer.items():
             if name not in self.finished:
-                # This can be negative: a cell whose process died begins again.
+                # The difference is negative if a cell's process died and the cell starts again.
                 self.advance(rounds - self.running.get(name, 0))
                 self.running[name] = rounds
 
     def finish(self, name: str) -> None:
-        """A cell is done, whatever the board still says."""
+        """Mark a cell as finished, even if the board has older numbers."""
         self.finished.add(name)
         self.advance(self.rounds - self.running.pop(name, 0))
 
 
 @contextmanager
 def progress_board(rounds: int, advance: Callable[[int], object]) -> Iterator[Reader]:
-    """A board on the connected cluster, through its reader."""
+    """Create a board on the connected cluster; yields its reader."""
     import ray as library
 
     actor: Any = library.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1).remote()

@@ -23,7 +23,7 @@ PATIENCE = 5.0
 class RayCluster:
     """Run on a Ray cluster.
 
-    With one shard, every cell of a sweep is a task of its own. With several shards, cells run one after another, and
+    With one shard, every cell of a sweep is a separate task. With several shards, cells run one after another, and
     the network of each is spread over all shards.
 
     >>> RayCluster(address="10.0.0.1:6379", shards=4)
@@ -37,7 +37,7 @@ class RayCluster:
     gpus_per_shard: float = 0.0
     """The GPUs of one shard, or of one cell of a sweep; it may be a fraction. By default it has none."""
     retries: int = 3
-    """How often a run goes on from its last snapshot after a shard has died."""
+    """How many times a run continues from its last snapshot after a shard has died."""
     keep_every: int | None = None
     """Rounds between two snapshots; by default there is one about every minute."""
 
@@ -90,20 +90,20 @@ class RayCluster:
         if self.shards < 1:
             raise BadInput(f"a network is spread over at least one shard, but shards is {self.shards}")
         if not 0 <= self.gpus_per_shard < float("inf"):
-            raise BadInput(f"a shard has 0 GPUs, a part of one, or more; but gpus_per_shard is {self.gpus_per_shard}")
+            raise BadInput(f"gpus_per_shard must be finite and 0 or more, but is {self.gpus_per_shard}")
         if self.gpus_per_shard > 1 and self.gpus_per_shard != int(self.gpus_per_shard):
-            raise BadInput(f"more GPUs than one are whole ones, but gpus_per_shard is {self.gpus_per_shard}")
+            raise BadInput(f"above 1, gpus_per_shard must be a whole number, but is {self.gpus_per_shard}")
         if self.retries < 0:
-            raise BadInput(f"retries is how often to try again, 0 or more, but is {self.retries}")
+            raise BadInput(f"retries must be 0 or more, but is {self.retries}")
         if self.keep_every is not None and self.keep_every < 1:
-            raise BadInput(f"shards keep what they have every round or less often, but keep_every is {self.keep_every}")
+            raise BadInput(f"keep_every must be at least one round, but is {self.keep_every}")
 
     def _check_room(self) -> None:
         import ray as library
 
         needed, there = self.shards * self.gpus_per_shard, library.cluster_resources().get("GPU", 0.0)
         if needed > there:
-            each = f"{self.gpus_per_shard:g} a shard" if self.shards > 1 else f"{self.gpus_per_shard:g} a cell"
+            each = f"{self.gpus_per_shard:g} per shard" if self.shards > 1 else f"{self.gpus_per_shard:g} per cell"
             raise BadInput(f"{needed:g} GPUs are needed ({each}), but the cluster at {self.address} has {there:g}")
 
 

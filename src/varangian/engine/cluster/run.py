@@ -1,7 +1,7 @@
 """One network over many processes and machines: the same run as in one process, part by part.
 
-Every so many rounds all parts keep what they have. When a process or a machine dies, all go on from there; draws are
-addressed, so what comes out is what would have come out.
+All parts save snapshots at regular intervals. When a process or a machine dies, all parts continue from the last
+snapshot. Random draws are addressed by agent and round, so the results are the same as without the failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster.actors import LostShard, started_actors
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
-from varangian.engine.cluster.shard import Array, Orders, Spent
+from varangian.engine.cluster.shard import Array, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
@@ -39,7 +39,7 @@ STAGES = ("adapt", "exchange", "judge", "combine")
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One seed's network, and what is to be played on it."""
+    """The network of one seed, and what to run on it."""
 
     scene: Scene
     seed: int
@@ -49,7 +49,7 @@ class Job:
     rounds: int
 
     def mark(self, options: RunOptions) -> str:
-        """What must be the same for a finished seed to be taken for this one."""
+        """A fingerprint. A finished result is reused only if its fingerprint is the same."""
         task, graph = self.scene.task, self.scene.graph
         about = (self.seed, self.byzantine, self.rule, self.attack, self.rounds, task.judge, task.optimiser)
         digest = hashlib.sha256(
@@ -68,13 +68,13 @@ def on_cluster(
     folder: Path | None,
     resume: bool,
 ) -> xr.Dataset:
-    """`simulate` on a cluster: seed after seed, each with its network spread over all shards."""
+    """`simulate` on a cluster: one seed after another, each with its network spread over all shards."""
     device = options.device
     progress = [callback for callback in callbacks if isinstance(callback, Progress)]
     if len(progress) < len(callbacks):
         raise BadInput("callbacks look at a whole network, which is nowhere on a cluster; only Progress can be used")
     if device.startswith("cuda") and not cluster.gpus_per_shard:
-        raise BadInput("shards have no GPU unless gpus_per_shard says so; give it, or take device cpu")
+        raise BadInput("by default shards have no GPU; set gpus_per_shard, or use device cpu")
     place = device if device != "auto" else "cuda" if cluster.gpus_per_shard else "cpu"
     placed = replace(options, device=place)
 
@@ -94,8 +94,8 @@ def on_cluster(
             if not resume:
                 saved.discard()
             every, snapshots = recording_plan([job.scene], job.rounds, options.record_every)
-            orders = Orders(job.rule, job.attack, job.rounds, every, snapshots, placed)
-            done.append(run(job, cluster, orders, saved, advance).assign_attrs(fingerprint=job.mark(options)))
+            shard_options = ShardOptions(job.rule, job.attack, job.rounds, every, snapshots, placed)
+            done.append(run(job, cluster, shard_options, saved, advance).assign_attrs(fingerprint=job.mark(options)))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 results.save(done[-1], file)
@@ -103,12 +103,16 @@ def on_cluster(
 
 
 def run(
-    job: Job, cluster: RayCluster, orders: Orders, saved: Snapshots, advance: Callable[[int], object]
+    job: Job, cluster: RayCluster, shard_options: ShardOptions, saved: Snapshots, advance: Callable[[int], object]
 ) -> xr.Dataset:
-    """What a run in one process returns, and what the exchange took a round: `exchanged_bytes`, `stage_seconds`.
+    """The result of a run in one process, plus the cost of one round: `exchanged_bytes` and `stage_seconds`.
 
-    Goes on from the last snapshot; `advance` hears how many more rounds have been played, less than nothing where
-    some were lost.
+    Args:
+        job: The network and what to run on it.
+        cluster: The cluster to run on.
+        shard_options: What all shards have in common.
+        saved: The snapshots; the run continues from the last one.
+        advance: Called with the number of rounds since the last call. It is negative if a lost shard cost rounds.
     """
     graph = job.scene.graph
     part_of = partitioned(graph if isinstance(graph, Graph) else graph(0), cluster.shards)
@@ -125,7 +129,7 @@ def run(
     given = [library.put(part) for part in parts]
     for tries in range(1, cluster.retries + 2):
         try:
-            with started_actors(cluster, parts, given, orders) as group:
+            with started_actors(cluster, parts, given, shard_options) as group:
                 group.play(saved, job.rounds, done)
                 recorded = group.recorded()
             break
@@ -133,7 +137,7 @@ def run(
             if tries > cluster.retries:
                 where = f"; go on from {saved.folder} with --resume" if saved.folder else ""
                 raise BadInput(f"a shard was lost {tries} times: {one_line(lost)[:120]}{where}") from lost
-    result = _whole(job, parts, orders, recorded, time.perf_counter() - began)
+    result = _whole(job, parts, shard_options, recorded, time.perf_counter() - began)
     saved.discard()
     return result
 
@@ -141,13 +145,13 @@ def run(
 def _whole(
     job: Job,
     parts: Sequence[Part],
-    orders: Orders,
-    recorded: Sequence[tuple[dict[str, Array], Spent]],
+    shard_options: ShardOptions,
+    recorded: Sequence[tuple[dict[str, Array], StageTimes]],
     seconds: float,
 ) -> xr.Dataset:
-    """What all parts have measured of their agents, as one result."""
+    """The records of all parts, joined into one result."""
     found, spent = [arrays for arrays, _ in recorded], [of_part for _, of_part in recorded]
-    recorder = Recorder(orders.every, orders.snapshots)
+    recorder = Recorder(shard_options.every, shard_options.snapshots)
     weighed = all("weights" in arrays for arrays in found)
     whole: dict[str, Tensor] = {}
     for name, first in found[0].items():
@@ -160,15 +164,15 @@ def _whole(
     recorder.restore(whole)
     senders = None
     if weighed:
-        # Slots that are not there hear their own agent again, as they do in a table.
+        # Empty slots point to the agent itself, as they do in a table.
         slots = max(arrays["senders"].shape[1] for arrays in found)
         padded = [
             np.concatenate((a["senders"], np.repeat(p.own.numpy()[:, None], slots - a["senders"].shape[1], 1)), 1)
             for a, p in zip(found, parts, strict=True)
         ]
         senders = _joined(parts, [rows[None] for rows in padded])[0]
-    liars = _joined(parts, [part.byzantine[part.place].numpy()[None] for part in parts])[0]
-    result = results.dataset([job.scene], [job.seed], liars, recorder, senders, seconds)
+    is_byzantine = _joined(parts, [part.byzantine[part.place].numpy()[None] for part in parts])[0]
+    result = results.dataset([job.scene], [job.seed], is_byzantine, recorder, senders, seconds)
     rounds = max(1, max(of_part.rounds for of_part in spent))
     stages = [[sum(getattr(of_part, stage) for of_part in spent) / rounds / len(spent) for stage in STAGES]]
     return result.assign(
@@ -178,7 +182,7 @@ def _whole(
 
 
 def _joined(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:
-    """Rows of everyone from those that each part has, agents being the second dimension."""
+    """The arrays of all parts, joined along the second dimension, which is the agent."""
     first = values[0]
     out = np.empty((len(first), parts[0].agents, *first.shape[2:]), dtype=first.dtype)
     for part, value in zip(parts, values, strict=True):
@@ -187,6 +191,6 @@ def _joined(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:
 
 
 def _alike(weights: Sequence[Array]) -> list[Array]:
-    """Weights in as many slots as the part with most of them has; nobody is in those that were added."""
+    """Weights padded with zeros, so that all parts have the same number of slots."""
     slots = max(of_part.shape[2] for of_part in weights)
     return [np.pad(of_part, ((0, 0), (0, 0), (0, slots - of_part.shape[2]))) for of_part in weights]

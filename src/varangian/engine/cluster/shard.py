@@ -1,6 +1,7 @@
-"""One part of a network at work: adapt, tell the other parts, hear from them, combine.
+"""The rounds of one part of a network: adapt, send to the other parts, receive from them, combine.
 
-Nothing here knows how messages travel: whoever holds the parts, in one process or in many, calls these in turn.
+This module does not depend on how messages travel. The caller holds the parts, in one process or in many, and calls
+the methods of each shard in turn.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What every part does alike."""
+class ShardOptions:
+    """What all shards have in common."""
 
     rule: Rule[Any]
     attack: Attack[Any]
     rounds: int
     every: int
-    """Record every so many rounds …"""
+    """The number of rounds from one record to the next."""
     snapshots: int
-    """… and all weights so many times."""
+    """How often all weights are recorded."""
     options: RunOptions
     threads: int = 1
 
 
 @dataclass
-class Spent:
-    """Where a part's seconds went, and how many bytes it told others."""
+class StageTimes:
+    """The seconds that a part spent on each stage, and the bytes it sent to other parts."""
 
     adapt: float = 0.0
     exchange: float = 0.0
@@ -64,40 +65,44 @@ class Spent:
 
 
 class Shard:
-    """A part and its state; `tell`, `adapt_others` and `hear` make a round."""
+    """A part and its state. One round is `tell`, then `adapt_others`, then `hear`."""
 
-    def __init__(self, part: Part, orders: Orders) -> None:
-        torch.set_num_threads(orders.threads)
-        self.part, self.orders = part, orders
-        self.device, options = torch.device(orders.options.device), orders.options
-        execution = Execution(self.device, orders.threads)
-        world = poisoned(world_of(part, execution, torch_dtype(options.dtype), options.judge_dtype), orders.attack)
-        self.spent = Spent()
+    def __init__(self, part: Part, shard_options: ShardOptions) -> None:
+        torch.set_num_threads(shard_options.threads)
+        self.part, self.shard_options = part, shard_options
+        self.device, options = torch.device(shard_options.options.device), shard_options.options
+        execution = Execution(self.device, shard_options.threads)
+        world = poisoned(
+            world_of(part, execution, torch_dtype(options.dtype), options.judge_dtype), shard_options.attack
+        )
+        self.spent = StageTimes()
         self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
-        self.recorder = Recorder(orders.every, orders.snapshots)
-        self.mark = checkpoints.fingerprint(self.world, orders.rule, orders.attack, orders.rounds, options)
+        self.recorder = Recorder(shard_options.every, shard_options.snapshots)
+        self.mark = checkpoints.fingerprint(
+            self.world, shard_options.rule, shard_options.attack, shard_options.rounds, options
+        )
         self._to = [rows.to(self.device) for rows in part.to]
         self._at = [rows.to(self.device) for rows in part.at]
         self._place = part.place.to(self.device)
         self._threads = ExitStack()
         self._threads.enter_context(self.world.execution.applied())
         with torch.no_grad():
-            self.state = begin(self.world, orders.rule, orders.attack)
+            self.state = begin(self.world, shard_options.rule, shard_options.attack)
 
     # A round ----------------------------------------------------------------------------------------------------
 
     def tell(self) -> list[Array]:
-        """Adapt those whom other parts hear; for every such part, what it is told."""
+        """Adapt the agents that other parts receive from. Returns one message for each of these parts."""
         start = time.perf_counter()
         border = slice(0, self.part.border)
         with torch.no_grad():
             self._adapted = [adapt(self.world, self.state, border)] if self.part.border else []
-            told = [self._told(rows) for rows in self._to if len(rows)]
+            messages = [self._message_of(rows) for rows in self._to if len(rows)]
         self.spent.adapt += time.perf_counter() - start
-        self.spent.bytes += sum(message.nbytes for message in told)
-        return told
+        self.spent.bytes += sum(message.nbytes for message in messages)
+        return messages
 
-    def _told(self, rows: Tensor) -> Array:
+    def _message_of(self, rows: Tensor) -> Array:
         shared = self.world.model.shared
         models = self._adapted[0][0][rows, :shared]
         if self.part.everyone:
@@ -105,7 +110,7 @@ class Shard:
         return models.contiguous().cpu().numpy()
 
     def adapt_others(self) -> None:
-        """Adapt those whom nobody else hears, while messages travel."""
+        """Adapt the remaining agents, which no other part receives from, while messages travel."""
         start = time.perf_counter()
         if self.part.border < len(self.part.own):
             with torch.no_grad():
@@ -114,24 +119,26 @@ class Shard:
         self.spent.adapt += self._waiting - start
 
     def hear(self, messages: Sequence[Array]) -> int:
-        """Judge and combine what one's own agents adapted and what other parts told, in the order of their numbers;
-        returns how many rounds have been played."""
+        """Judge and combine the models of this part's agents and the messages of other parts.
+
+        Messages are ordered by the number of the part that sent them. Returns the number of finished rounds.
+        """
         models, *optimisers = zip(*((m, *o) for m, o in self._adapted), strict=True)
         adapted, optimiser = joined(models), tuple(joined(parts) for parts in optimisers)
         with torch.no_grad():
-            told = self._gathered(adapted, messages)
+            honest = self._gathered(adapted, messages)
             began, judged = time.perf_counter(), self.spent.judge
             self.spent.exchange += began - self._waiting
-            rule, attack = self.orders.rule, self.orders.attack
-            after, seen = listen(self.world, rule, attack, self.state, adapted, optimiser, told)
+            rule, attack = self.shard_options.rule, self.shard_options.attack
+            after, seen = listen(self.world, rule, attack, self.state, adapted, optimiser, honest)
             self.spent.combine += time.perf_counter() - began - (self.spent.judge - judged)
-            self.recorder.record(self.world, after, seen, self.orders.rounds)
+            self.recorder.record(self.world, after, seen, self.shard_options.rounds)
         self.state = after
         self.spent.rounds += 1
         return after.round
 
     def _gathered(self, adapted: Models, messages: Sequence[Array]) -> HonestMessages:
-        """One row for everyone who is heard."""
+        """One row for each agent in `part.heard`."""
         shared = self.world.model.shared
         rows = [at for at in self._at if len(at)]
         heard = [torch.from_numpy(message).to(self.device) for message in messages]
@@ -143,7 +150,8 @@ class Shard:
         everyone = self._rows(adapted[:, :shared], rows, heard)
         if not len(self.world.byzantine):
             return HonestMessages(everyone, everyone)
-        # What others were before nobody asks who looks only at what victims hear and were.
+        # The attack is local: it needs earlier models of the victims only, and the victims are this part's agents.
+        # So the rows of other agents may hold any value.
         return HonestMessages(everyone, everyone.index_copy(0, self._place, self._own_before))
 
     @property
@@ -158,29 +166,29 @@ class Shard:
             out[at] = message
         return out
 
-    # What outlives it -------------------------------------------------------------------------------------------
+    # Checkpoints and results ------------------------------------------------------------------------------------
 
     def kept(self) -> bytes:
-        """State and record, for a checkpoint."""
+        """The state and the records, as the bytes of a checkpoint."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "part"
             checkpoints.save(path, self.state, self.recorder, self.mark)
             return path.read_bytes()
 
     def restore(self, kept: bytes) -> int:
-        """Go on from what `kept` gave; returns how many rounds had been played."""
-        self.recorder = Recorder(self.orders.every, self.orders.snapshots)
+        """Continue from the bytes that `kept` returned. Returns the number of finished rounds."""
+        self.recorder = Recorder(self.shard_options.every, self.shard_options.snapshots)
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             path = Path(folder) / "checkpoint"
             path.write_bytes(kept)
-            rule, attack = self.orders.rule, self.orders.attack
+            rule, attack = self.shard_options.rule, self.shard_options.attack
             self.state = checkpoints.load(
                 path, lambda round: begin(self.world, rule, attack, round), self.recorder, self.mark
             )
         return self.state.round
 
     def recorded(self) -> dict[str, Array]:
-        """What was measured of one's own agents, and whom the slots of recorded weights belong to."""
+        """The metrics of this part's agents, and the sender in each slot of the recorded weights."""
         found = {name: tensor.cpu().numpy() for name, tensor in self.recorder.tensors(self.state.round).items()}
         if self.recorder.weights:
             wiring = self.world.wiring(0)
@@ -190,10 +198,10 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class _Timed:
-    """A model that counts the seconds spent on judging."""
+    """A model that adds up the seconds spent on judging."""
 
     model: Any
-    spent: Spent = field(repr=False)
+    spent: StageTimes = field(repr=False)
 
     def judge(self, models: Tensor, sample: Sample) -> Tensor:
         start = time.perf_counter()

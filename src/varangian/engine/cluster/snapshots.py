@@ -1,4 +1,4 @@
-"""Snapshots of a network in parts: the last round that all parts have finished, to go on from."""
+"""Snapshots of a network in parts: the last round that all parts have finished, to continue from."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Snapshot = tuple[int, Sequence[bytes]]
 
 @dataclass
 class Snapshots:
-    """Holds the last snapshot of all parts, on disk or in memory. A snapshot is complete or not there at all."""
+    """Holds the last snapshot of all parts, on disk or in memory. There are no incomplete snapshots."""
 
     folder: Path | None
-    """Where snapshots are written. None is in memory: enough if a shard dies, not if the program itself ends."""
+    """Where snapshots are written. None keeps them in memory, where they survive a dead shard but not this program."""
     every: int | None = None
     """Rounds from one snapshot to the next; by default there is one about every minute."""
     _memory: Snapshot | None = None
@@ -49,7 +49,7 @@ class Snapshots:
                 shutil.rmtree(older, ignore_errors=True)
 
     def last(self, parts: int) -> Snapshot | None:
-        """The last snapshot, if there is one; it must be of so many parts."""
+        """The last snapshot, if there is one. An error if it has another number of parts."""
         if self.folder is None:
             return self._memory
         found = self._found()

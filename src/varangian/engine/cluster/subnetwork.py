@@ -1,8 +1,8 @@
-"""A network cut into parts, each of which plays the rounds of its own agents from what the others tell it.
+"""A network cut into parts. Each part computes the rounds of its own agents, from messages of the other parts.
 
-A part holds the data, models and memories of its own agents. Its tables of neighbourhoods are theirs; the rows that
-slots point to are all whom they hear, wherever those live, in the order of their numbers. Random draws are addressed
-by an agent's number, so that a run is the same however it is cut.
+A part holds the data, models and memories of its own agents, and their tables of neighbours. Slots in these tables
+point to rows. There is one row for each agent that the part's agents receive from, in any part, in the order of agent
+numbers. Random draws are addressed by agent number, so results do not depend on how the network is cut.
 """
 
 from __future__ import annotations
@@ -30,56 +30,66 @@ from varangian.errors import BadInput
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some agents of a network, and all that it takes to play their rounds but what the others tell them."""
+    """Some agents of a network, and all that their rounds need except the messages of other parts."""
 
     seed: int
     agents: int
-    """How many the whole network has."""
+    """The number of agents in the whole network."""
     task: Task
-    """Of its own agents."""
+    """The task of this part's agents."""
     own: Int[Tensor, " agent"]
-    """The numbers of its own agents; those whom other parts hear come first."""
+    """The numbers of this part's agents. Agents that other parts receive from come first."""
     border: int
-    """How many those are."""
+    """How many agents of this part other parts receive from."""
     heard: Int[Tensor, " row"]
-    """The numbers of all whom its agents hear, themselves included, in order."""
+    """The numbers of all agents that this part's agents receive from, including themselves, in ascending order."""
     byzantine: Bool[Tensor, " row"]
     group: Int[Tensor, " row"]
     graph: Graph | TimeVarying
-    """Among those who are heard."""
+    """The graph among the agents in `heard`."""
     to: tuple[Int[Tensor, " some"], ...]
-    """For every part, which of one's own agents it is told about."""
+    """For each other part, which of this part's agents it receives from."""
     at: tuple[Int[Tensor, " some"], ...]
-    """For every part, the rows of those of its agents that are heard here."""
+    """For each other part, the rows of its agents in `heard`."""
     everyone: bool
-    """Everybody is heard of, and what everybody was before: for Byzantine agents who listen to the whole network."""
+    """Whether this part receives the models of all agents, before and after adaptation.
+
+    Attacks in which Byzantine agents observe the whole network need this.
+    """
 
     @property
     def place(self) -> Int[Tensor, " agent"]:
-        """The rows of one's own agents."""
+        """The rows of this part's agents."""
         return torch.searchsorted(self.heard, self.own)
 
 
 def cut(
     scene: Scene, seed: int, byzantine: Byzantine, part_of: Int[Tensor, " agent"], attack: AnyAttack
 ) -> Iterator[Part]:
-    """The parts of a scene, agent k in part `part_of[k]`.
+    """The parts of a scene; agent k is in part `part_of[k]`.
 
-    Where Byzantine agents look only at what their victims hear, every part works out what its own agents are told. An
-    attack that looks further, or a graph that changes, makes every part hear of everyone.
+    If an attack depends only on what its victims receive, every part computes the attack on its own agents. If an
+    attack depends on more, or if the graph changes over time, every part receives the models of all agents.
+
+    Args:
+        scene: The task and the graph.
+        seed: The seed of the run.
+        byzantine: Which agents are Byzantine.
+        part_of: The part of each agent.
+        attack: The attack of the Byzantine agents.
     """
     task, graph, agents = scene.task, scene.graph, scene.task.agents
-    liars = torch.zeros(agents, dtype=torch.bool)
-    liars[choose_byzantine(byzantine, scene, Draws.of(seed, agents))] = True
-    static = graph if isinstance(graph, Graph) and (is_local(attack) or not bool(liars.any())) else None
+    is_byzantine = torch.zeros(agents, dtype=torch.bool)
+    is_byzantine[choose_byzantine(byzantine, scene, Draws.of(seed, agents))] = True
+    static = graph if isinstance(graph, Graph) and (is_local(attack) or not bool(is_byzantine.any())) else None
     count = int(part_of.max()) + 1
     mine = [torch.nonzero(part_of == number)[:, 0] for number in range(count)]
     heard = [torch.arange(agents) if static is None else _heard(static, own) for own in mine]
-    told = [[who[part_of[who] == sender] for sender in range(count)] for who in heard]
+    sent = [[who[part_of[who] == sender] for sender in range(count)] for who in heard]
     place = torch.empty(agents, dtype=torch.long)
     nobody = torch.empty(0, dtype=torch.long)
     for number, own in enumerate(mine):
-        outside = [nobody if other == number else told[other][number] for other in range(count)]
+        outside = [nobody if other == number else sent[other][number] for other in range(count)]
         border = torch.cat(outside).unique()
         own = torch.cat((border, own[~torch.isin(own, border)]))
         place[own] = torch.arange(len(own))
@@ -91,12 +101,12 @@ def cut(
             own=own,
             border=len(border),
             heard=who,
-            byzantine=liars[who],
+            byzantine=is_byzantine[who],
             group=groups_of(task)[who],
             graph=graph if static is None else _among(static, who, own),
             to=tuple(place[some] for some in outside),
             at=tuple(
-                nobody if other == number else torch.searchsorted(who, told[number][other]) for other in range(count)
+                nobody if other == number else torch.searchsorted(who, sent[number][other]) for other in range(count)
             ),
             everyone=static is None,
         )
@@ -110,11 +120,11 @@ def _heard(graph: Graph, own: Int[Tensor, " agent"]) -> Int[Tensor, " row"]:
 
 
 def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"]) -> Graph:
-    """The graph among those who are heard, in which only one's own agents hear anybody but themselves."""
+    """The graph among the agents in `heard`. Only agents in `own` have neighbours; others hear only themselves."""
     row = torch.searchsorted(heard, own)
     slots = torch.ones_like(heard).index_copy(0, row, graph.offsets.diff()[own])
     offsets = torch.cat((slots.new_zeros(1), slots.cumsum(0)))
-    # Everyone's first sender is itself, which is all that those elsewhere keep.
+    # The first sender of every agent is the agent itself. Agents of other parts keep only this one.
     first = torch.repeat_interleave(graph.offsets[:-1][heard] - offsets[:-1], slots)
     return Graph(torch.searchsorted(heard, graph.senders[first + torch.arange(len(first))]), offsets)
 
@@ -122,7 +132,7 @@ def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"])
 def world_of(
     part: Part, execution: Execution = DEFAULT, dtype: torch.dtype = torch.float32, judge_dtype: str | None = None
 ) -> World:
-    """A part made ready to run: rows of what agents have are its own, rows of messages are all who are heard."""
+    """The world in which a part runs. States have one row per agent of the part, messages one per agent in `heard`."""
     if part.task.model.random:
         raise BadInput("a model that draws random numbers while it trains (dropout) cannot be cut; use --engine local")
     agents, device = len(part.own), execution.device
@@ -131,7 +141,7 @@ def world_of(
     executor = executor_for(execution)
     task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))
-    liar_rows = torch.nonzero(part.byzantine)[:, 0]
+    byzantine_rows = torch.nonzero(part.byzantine)[:, 0]
     exact, held_out, tested = (
         side_by_side([] if evaluation is None else [evaluation], agents, dtype)
         for evaluation in (task.exact, task.held_out, task.tested)
@@ -146,11 +156,11 @@ def world_of(
         seeds=(part.seed,),
         scenes=(Scene(part.task, part.graph),),
         draws=draws,
-        byzantine_draws=of_rows.take(liar_rows.to(device)),
+        byzantine_draws=of_rows.take(byzantine_rows.to(device)),
         sample=sampler([task], [draws], dtype, executor),
         wiring=wiring,
-        byzantine=liar_rows.to(device),
-        first_of_byzantine=_start(part, part.heard[liar_rows], dtype, device),
+        byzantine=byzantine_rows.to(device),
+        first_of_byzantine=_start(part, part.heard[byzantine_rows], dtype, device),
         is_byzantine=part.byzantine.to(device),
         is_normal=~part.byzantine[part.place][:, None].to(device),
         exact=exact,
@@ -170,7 +180,10 @@ def world_of(
 
 
 def _start(part: Part, agents: Int[Tensor, " some"], dtype: torch.dtype, device: torch.device) -> Models:
-    """Where these agents start from; of networks all start from the same, and no more than these need be made."""
+    """The initial models of these agents.
+
+    All agents with neural networks start from the same model, so only the rows of these agents are made.
+    """
     model = part.task.model
     if isinstance(model, Stacked):
         return model.start(len(agents), dtype, device)

@@ -1,4 +1,4 @@
-"""Independent pieces of work on a Ray cluster, one task for each. A process that dies costs only its own piece."""
+"""Independent pieces of work on a Ray cluster, one task for each. If a process dies, only its own piece is lost."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def in_tasks(
 ) -> Generator[tuple[Piece, Done | Lost]]:
     """Each piece and its result, in the order in which they finish.
 
-    A piece whose process dies is tried `TRIES` times. Closing the
-    generator ends what is running. An error in a piece is raised as one line.
+    A piece whose process dies is tried `TRIES` times. Closing the generator stops all running pieces. An error in a
+    piece is raised with a message of one line.
 
     Args:
         work: computes one piece; it must be picklable.

@@ -1,4 +1,4 @@
-"""Who meets whom in a tournament: names and values, checked before anything is played."""
+"""The rules and attacks of a tournament: names and values, checked before anything is run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Contest:
-    """Who meets whom: the names are the plan's, `alone` the first of its rules."""
+    """The rules and attacks of a tournament. Their names are in the plan, with `alone` as the first rule."""
 
     plan: Plan
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Rules and attacks that were given as values, by the names they got."""
+    """Rules and attacks that were given as values, by name."""
     counts: Mapping[Byzantine, int] = field(default_factory=dict)
-    """How many agents each entry of `plan.byzantine` is."""
+    """The number of Byzantine agents for each entry of `plan.byzantine`."""
     agents: int = 0
     rounds: int = 0
 
@@ -47,11 +47,14 @@ class Contest:
         try:
             return made(name)
         except TypeError as error:
-            raise BadInput(f"{name} cannot be made without parameters: {error}") from error
+            raise BadInput(f"{name} needs parameters: {error}") from error
 
     @property
     def cells(self) -> list[Cell]:
-        """No cooperation first, once for each number of Byzantine agents; without these, all attacks coincide."""
+        """All cells. No cooperation comes first, once for each number of Byzantine agents.
+
+        Without Byzantine agents all attacks coincide, so there is only one cell per rule.
+        """
         plan = self.plan
         reference = [Cell(REFERENCE, "", count) for count in plan.byzantine]
         calm = [Cell(rule, "", 0) for rule in plan.rules[1:] if 0 in plan.byzantine]
@@ -75,22 +78,22 @@ def enter(
 
     Args:
         study: The name of a study, or a study.
-        rules: Names or values; `all` stands for all there are.
-        attacks: Names or values; `all` stands for all there are.
+        rules: Names or values; `all` means all rules.
+        attacks: Names or values; `all` means all attacks.
         byzantine: How many agents are Byzantine, each as a number, a share or a list of agents.
         seeds: `seeds=5` means seeds 0 … 4.
-        rounds: How many rounds to play. By default the study's own number.
+        rounds: The number of rounds. By default that of the study.
         settings: Settings of a study that is given by its name.
         **options: The fields of `RunOptions`.
     """
     chosen_options = RunOptions.of(options)
     if chosen_options.record_every is not None:
-        raise BadInput("a tournament records the end of each run and nothing else; leave record_every out")
+        raise BadInput("a tournament records only the end of each run; leave record_every out")
     if isinstance(study, str):
         plan = plan_for(study, byzantine=byzantine, seeds=seeds, rounds=rounds, settings=settings, **options)
     else:
         if settings:
-            raise BadInput("a study given as a value has its settings already; leave settings out")
+            raise BadInput("a study given as a value already has its settings; leave settings out")
         value = study if rounds is None else with_rounds(study, rounds)
         counted = tuple(b if isinstance(b, int | float) else tuple(b) for b in byzantine) or study.byzantine
         plan = Plan(value, byzantine=counted, seeds=seeds, options=chosen_options)
@@ -102,7 +105,7 @@ def enter(
     draws = Draws.of(0, scene.task.agents)
     counts = {count: len(choose_byzantine(count, scene, draws)) for count in plan.byzantine}
     if scene.task.agents in counts.values():
-        raise BadInput(f"all {scene.task.agents} agents are Byzantine, which leaves nobody to measure")
+        raise BadInput(f"all {scene.task.agents} agents are Byzantine, so there is no agent to measure")
     plan = replace(
         plan,
         rules=tuple(dict.fromkeys((REFERENCE, *named_rules))),
@@ -112,27 +115,29 @@ def enter(
     return Contest(plan, own, counts | {0: 0}, scene.task.agents, plan.study.rounds)
 
 
-def _names(asked: Sequence[Any], room: ModuleType, made: Callable[[str], Any], own: dict[str, Any]) -> tuple[str, ...]:
-    """The names of all that was asked for, each once; what was given as a value goes to `own`."""
+def _names(
+    asked: Sequence[Any], package: ModuleType, made: Callable[[str], Any], own: dict[str, Any]
+) -> tuple[str, ...]:
+    """The names of the given rules or attacks, without duplicates. Those given as values are added to `own`."""
     if isinstance(asked, str) or not asked:
-        raise BadInput(f"rules and attacks are lists of names or of values, and not empty; got {asked!r}")
+        raise BadInput(f"rules and attacks must be non-empty lists of names or values, but got {asked!r}")
     names: dict[str, None] = {}
     for one in asked:
         if one == ALL:
-            names |= dict.fromkeys(sorted(catalogue(room)))
+            names |= dict.fromkeys(sorted(catalogue(package)))
         elif isinstance(one, str):
-            made(one)  # a misspelt name is refused now, not after an hour
+            made(one)  # report a misspelt name now, not after an hour
             names[tidied(one)] = None
         else:
             name = name_of(one, made)
-            if catalogue(room).get(name.partition(":")[0], type(one)) is not type(one):
-                raise BadInput(f"{name} is the name of one of ours; call the class of your own something else")
+            if catalogue(package).get(name.partition(":")[0], type(one)) is not type(one):
+                raise BadInput(f"{name} is the name of a built-in class; give your own class another name")
             names[name], own[name] = None, one
     return tuple(names)
 
 
 def name_of(value: Any, made: Callable[[str], Any]) -> str:
-    """What to call a rule or an attack: as one would type it, with the parameters that are not the usual ones.
+    """The name of a rule or an attack as typed on the command line, with all parameters that are not the default.
 
     >>> from varangian import rules
     >>> name_of(rules.loss_based(keep="all"), lambda name: rules.loss_based())
@@ -143,13 +148,13 @@ def name_of(value: Any, made: Callable[[str], Any]) -> str:
         return name
     usually = settings_of(usual) if (usual := _usual(value, name, made)) is not None else {}
     changed = [(key, now) for key, now in settings_of(value).items() if key not in usually or usually[key] != now]
-    # A parameter that is itself such a value comes last.
+    # A parameter that is itself a rule or an attack comes last.
     changed.sort(key=lambda pair: dataclasses.is_dataclass(pair[1]))
     return f"{name}:{','.join(f'{key}={_typed(now, made)}' for key, now in changed)}" if changed else name
 
 
 def _usual(value: Any, name: str, made: Callable[[str], Any]) -> Any:
-    """What the name means without parameters: here, or by the class itself where it is one's own."""
+    """The value of the name without parameters, in this study. For a user's own class, the class without arguments."""
     try:
         usual = made(name)
         if type(usual) is type(value):

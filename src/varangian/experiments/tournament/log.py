@@ -1,4 +1,4 @@
-"""What a tournament has finished, one line per cell, written as it finishes: a stop loses only the running cells."""
+"""The log of a tournament: one line per finished cell, written at once, so that a stop loses only running cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Played:
 
     rows: tuple[dict[str, Any], ...] = ()
     problem: str = ""
-    """`not applicable: …` where the cell cannot work, `failed: …` where it should have worked."""
+    """`not applicable: …` if the rule cannot be used in this cell, `failed: …` after an unexpected error."""
 
     @property
     def failed(self) -> bool:
@@ -38,14 +38,14 @@ class Ledger:
 
     @staticmethod
     def open(file: Path, earlier: Path | None = None) -> Ledger:
-        """Make the file, or go on with it; a new one begins with what an earlier one holds."""
+        """Create the file, or continue it. A new file begins with the lines of an earlier one."""
         lines = _whole_lines(file if file.exists() or earlier is None else earlier)
-        with whole(file) as kept:  # without a line that a kill cut short, so that the next starts a line of its own
+        with whole(file) as kept:  # drops a line that a kill cut short, so that the next cell starts a new line
             kept.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return Ledger(file, dict(_read(line) for line in lines if json.loads(line)["version"] == __version__))
 
     def add(self, key: Key, cell: Cell, played: Played) -> None:
-        """Write a finished cell down."""
+        """Append a finished cell."""
         about = {"rule": cell.rule, "attack": cell.attack, "byzantine": count_of(cell.byzantine)}
         kept = {"version": __version__, "key": key, "problem": played.problem, "rows": played.rows}
         with self.file.open("a", encoding="utf-8") as file:

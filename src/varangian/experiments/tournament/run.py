@@ -1,6 +1,6 @@
-"""Play every rule against every attack, and no cooperation beside them.
+"""Runs every rule against every attack, and no cooperation as the reference.
 
-A tournament measures only the end of each run. What its log holds is not played again.
+A tournament measures only the end of each run. Cells that are in its log are not run again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from varangian.experiments.tournament.standings import REFERENCE, Outcome, Stand
 
 @dataclass(frozen=True)
 class OnlyTheEnd:
-    """Has a recorder that would record only the last round record all that `results.final` needs, and no weights."""
+    """Makes a recorder of the last round record everything that `results.final` needs, and no weights."""
 
     rounds: int
 
@@ -52,13 +52,13 @@ class OnlyTheEnd:
 
 
 def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), cluster: RayCluster | None = None) -> Played:
-    """Run one cell, with its network spread over the shards of a cluster if there is one.
+    """Run one cell. With a cluster, its network is spread over the shards.
 
-    An error is the result of this cell, and does not stop the others.
+    An error becomes the result of this cell, and does not stop the others.
     """
     plan = contest.plan
     watching, every = [OnlyTheEnd(contest.rounds), *callbacks], contest.rounds
-    if cluster is not None:  # callbacks see no rounds there, so all rounds are recorded
+    if cluster is not None:  # callbacks are not called on a cluster, so all rounds are recorded
         watching, every = [*callbacks], max(1, contest.agents * contest.rounds // 10**7)
     try:
         result = simulate(
@@ -86,7 +86,7 @@ def _one_line(error: Exception) -> str:
 
 
 def usual_jobs(contest: Contest) -> int:
-    """One on a GPU, which runs one thing at a time; else one per core."""
+    """The default number of jobs: one on a GPU, which runs one cell at a time; otherwise one per core."""
     scene = contest.plan.study.scene(0)
     together = min(contest.plan.seeds, seeds_at_once(scene))
     if chosen_device(contest.plan.options.device, [scene] * together).type == "cuda":
@@ -96,7 +96,7 @@ def usual_jobs(contest: Contest) -> int:
 
 def check_jobs(jobs: int) -> None:
     if jobs < 1:
-        raise BadInput(f"cells are run by at least one job, but jobs is {jobs}")
+        raise BadInput(f"jobs must be at least 1, but is {jobs}")
 
 
 def compete(
@@ -108,15 +108,15 @@ def compete(
     advance: Callable[[int], object] = lambda rounds: None,
     engine: Engine | None = None,
 ) -> Standings:
-    """Play all cells that the log does not hold yet.
+    """Run all cells that are not in the log.
 
     Args:
-        contest: Who meets whom.
-        ledger: The log that keeps each cell as it finishes.
+        contest: The rules and attacks.
+        ledger: The log, to which each finished cell is added.
         jobs: How many processes run cells at the same time.
         begin: Called with each cell that begins.
-        advance: Called with the number of rounds played since the last call, all seeds counted.
-        engine: A Ray cluster to run on, instead of processes of this machine.
+        advance: Called with the number of rounds computed since the last call, summed over seeds.
+        engine: A Ray cluster to run on, instead of processes on this machine.
     """
     check_jobs(jobs)
     keys = {cell: key_of(contest, cell) for cell in contest.cells}
@@ -138,15 +138,15 @@ def compete(
 
 
 def key_of(contest: Contest, cell: Cell) -> Key:
-    """Everything that decides a cell's numbers besides what is the same for the whole folder."""
+    """Everything that determines the numbers of a cell, except what is the same for all cells of the folder."""
 
-    def told(name: str, value: Callable[[str], Any]) -> str:
+    def written(name: str, value: Callable[[str], Any]) -> str:
         try:
             return repr(value(name)) if name else ""
         except BadInput:
             return name
 
-    rule, attack = told(cell.rule, contest.rule), told(cell.attack, contest.attack)
+    rule, attack = written(cell.rule, contest.rule), written(cell.attack, contest.attack)
     return cell.rule, rule, cell.attack, attack, repr(cell.byzantine)
 
 
@@ -177,7 +177,7 @@ def _played_elsewhere(
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
-    """The same on a Ray cluster, one task per cell."""
+    """Run the cells on a Ray cluster, one task per cell."""
     with cluster.connected(), progress_board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
         with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
@@ -187,7 +187,7 @@ def _played_elsewhere(
 
 
 def _play_on_one_thread(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
-    """With one process per core, each has one thread."""
+    """Run a cell with one thread, because there is one process per core."""
     torch.set_num_threads(1)
     return play(contest, cell, callbacks)
 
@@ -197,7 +197,7 @@ def _play_and_tell(contest: Contest, board: Any, cell: Cell) -> Played:
 
 
 def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
-    """What came of all cells, each beside no cooperation with as many Byzantine agents."""
+    """The outcomes of all cells, each compared with no cooperation at the same number of Byzantine agents."""
     plan, counts = contest.plan, contest.counts
     alone = {counts[cell.byzantine]: played.rows for cell, played in done.items() if cell.rule == REFERENCE}
     measured = next((rows for rows in alone.values() if rows), None)

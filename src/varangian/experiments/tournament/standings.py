@@ -1,7 +1,8 @@
-"""What came of a tournament: every rule under every attack, measured against no cooperation.
+"""The outcome of a tournament: every rule under every attack, compared with no cooperation.
 
-The one number is *harm*: log₁₀ of the ratio to no cooperation where small is good (regret, loss, error), points lost
-where large is good (accuracy). Below zero, cooperating paid; what is not finite is harm without end.
+The comparison is one number, the *harm*. For metrics where small is good (regret, loss, error), it is log₁₀ of the
+ratio to no cooperation. For metrics where large is good (accuracy), it is the number of points lost. Negative harm
+means that cooperation helped. A value that is not finite has infinite harm.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ REFERENCE = "alone"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rule under one attack: what every seed ended with, or why nothing is known."""
+    """One rule under one attack: the final value of every seed, or the reason why there is none."""
 
     rule: str
     attack: str
-    """Empty without Byzantine agents, and for `alone`, which no attack reaches."""
+    """Empty without Byzantine agents, and for `alone`, which no attack can affect."""
     byzantine: int
     values: tuple[float, ...] = ()
-    """The metric at the end, mean over normal agents, for every seed …"""
+    """The final metric, as the mean over normal agents, for every seed."""
     alone: tuple[float, ...] = ()
-    """… and the same seeds' without cooperation."""
+    """The same without cooperation, for the same seeds."""
     worst: float = math.nan
     """The worst agent, mean over seeds."""
     seconds: float = 0.0
     problem: str = ""
-    """`not applicable: …` or `failed: …` where there are no values."""
+    """`not applicable: …` or `failed: …` if there are no values."""
 
     @property
     def status(self) -> str:
@@ -55,17 +56,17 @@ class Outcome:
 
     @property
     def difference(self) -> float:
-        """To no cooperation."""
+        """The mean minus the mean of no cooperation."""
         return _mean(self._differences)
 
     @property
     def difference_error(self) -> float:
-        """Standard error of the difference, paired by seed: what makes a seed hard is hard for both."""
+        """Standard error of the difference, paired by seed: a hard seed is hard for both."""
         return _error(self._differences)
 
     @property
     def ratio(self) -> float:
-        """To no cooperation; infinite where no number says how bad it is."""
+        """The mean divided by that of no cooperation; infinite if the mean is not finite."""
         if not self.values or not self.alone:
             return math.nan
         return float(_ratios(np.array([self.mean]), np.array([self.alone_mean]))[0])
@@ -91,10 +92,10 @@ def _error(values: Array) -> float:
 
 
 def _ratios(ours: Array, reference: Array) -> Array:
-    """Ours over the reference; without end where ours is not finite.
+    """Our values divided by the reference; infinite if ours is not finite.
 
-    Where one is not above zero a ratio says nothing: then it is 0 for the better, 1 for the same, infinite for the
-    worse.
+    If one of the two is not positive, a ratio has no meaning. The result is then 0 if ours is better, 1 if both are
+    equal, and infinite if ours is worse.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         plain = np.where((ours > 0) & (reference > 0), ours / reference, np.where(ours > reference, math.inf, 0.0))
@@ -103,7 +104,7 @@ def _ratios(ours: Array, reference: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scale:
-    """How harm is measured: as a ratio or in points, and from where on a rule has broken."""
+    """How harm is measured: as a ratio or in points, and the limit above which a rule counts as broken."""
 
     metric: str
 
@@ -118,7 +119,7 @@ class Scale:
 
     @property
     def most(self) -> float:
-        """Beyond this, worse is no longer of interest: a thousand times as bad, or all points lost."""
+        """The upper limit of harm: a thousand times as bad, or all points lost."""
         return 100.0 if self.in_points else 3.0
 
     @property
@@ -135,12 +136,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class Panel:
-    """One number of Byzantine agents: rules by their worst case, the best first; attacks, the most harmful first."""
+    """The ranking for one number of Byzantine agents.
+
+    Rules are sorted by their worst case, the best first. Attacks are sorted by harm, the most harmful first.
+    """
 
     byzantine: int
     rules: tuple[str, ...]
     attacks: tuple[str, ...]
-    """Only the empty one without Byzantine agents."""
+    """Without Byzantine agents, only the empty name."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,12 @@ class Standings:
         return {(each.rule, each.attack, each.byzantine): each for each in self.outcomes}
 
     def at(self, rule: str, attack: str, byzantine: int) -> Outcome | None:
-        """What came of a rule under an attack; None where it was not played."""
+        """The outcome of a rule under an attack; None if it was not run."""
         reached = byzantine and rule != REFERENCE
         return self._at.get((rule, attack if reached else "", byzantine))
 
     def harm(self, outcome: Outcome | None) -> float:
-        """How much worse than no cooperation, by the mean over seeds; nan where nothing is known.
+        """How much worse the rule is than no cooperation, by the mean over seeds; nan if there is no result.
 
         >>> round(Standings("s", "regret", 9, 5, 1, ()).harm(Outcome("average", "", 0, (20.0,), (0.2,))), 6)
         2.0
@@ -180,21 +184,22 @@ class Standings:
         return float(self.scale.harm(np.array([outcome.mean]), np.array([outcome.alone_mean]))[0])
 
     def broken_seeds(self, outcome: Outcome) -> int:
-        """In how many seeds the rule broke."""
+        """The number of seeds in which the rule broke."""
         harms = self.scale.harm(np.asarray(outcome.values), np.asarray(outcome.alone))
         return int((harms > self.scale.broken).sum())
 
     def near(self, outcome: Outcome | None) -> bool:
-        """Whether no difference to no cooperation is seen: at most two standard errors, and no seed broken.
+        """Whether the rule is as good as no cooperation: within two standard errors, and broken in no seed.
 
-        A rule that breaks in one seed of five differs by one standard error only; it is not as good as alone.
+        The second condition is needed because a rule that breaks in one of five seeds differs by only one standard
+        error.
         """
         if outcome is None or not outcome.values or not outcome.alone or self.broken_seeds(outcome):
             return False
         return outcome.difference == 0 or abs(outcome.difference) <= 2 * outcome.difference_error
 
     def worst(self, rule: str, byzantine: int) -> Outcome | None:
-        """The outcome under the attack that harms the rule most; None where nothing is known."""
+        """The outcome under the attack that harms the rule most; None if there is no result."""
         attacks = {each.attack for each in self.outcomes if each.byzantine == byzantine and each.attack} or {""}
         known = [each for attack in sorted(attacks) if (each := self.at(rule, attack, byzantine)) and each.values]
         return max(known, key=self.harm, default=None)
@@ -217,7 +222,7 @@ class Standings:
 
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
-        """One for each number of Byzantine agents; that without any only where there is no other."""
+        """One panel for each number of Byzantine agents. Zero has a panel only if it is the only number."""
         counts = sorted({each.byzantine for each in self.outcomes})
         return tuple(self._panel(count) for count in ([count for count in counts if count] or counts))
 
@@ -229,7 +234,7 @@ class Standings:
         def mean_harm(outcomes: list[Outcome | None]) -> float:
             harms = np.array([self.harm(outcome) for outcome in outcomes])
             known = harms[~np.isnan(harms)]
-            # Bounded, for a rule that diverges once would drown all the rest.
+            # Harm is bounded: otherwise one rule that diverges would dominate the mean.
             return float(np.minimum(known, self.scale.most).mean()) if len(known) else math.nan
 
         def of_rule(rule: str) -> tuple[bool, float, float, bool, str]:

@@ -1,6 +1,6 @@
-// Every agent at the end, and one of them more closely.
+// The table of all agents at the end, and the details of one agent.
 
-let refocus = null; // which head was pressed: the table is made anew, and the keyboard should stay where it was
+let refocus = null; // the column title that was pressed: the table is made again, and the keyboard focus should stay
 
 function renderAgents() {
   const network = data.lines.length ? runOf(state.line).network : null;
@@ -20,13 +20,13 @@ function renderAgents() {
   place.scrollTop = scrolled;
   if (refocus !== null) place.querySelector(`button[data-key="${CSS.escape(refocus)}"]`)?.focus();
   refocus = null;
-  const [told, all] = [network.agents.length, network.size];
-  const worst = told < all ? `The worst ${told} of ${all} agents, over all rules and scenarios. ` : "";
+  const [listed, all] = [network.agents.length, network.size];
+  const worst = listed < all ? `The worst ${listed} of ${all} agents, over all rules and scenarios. ` : "";
   const when = "Means over the last fifth of the rounds, or the last evaluation on held-out data.";
   byId("agents-note").textContent = worst + when;
 }
 
-// What the page is about comes first, what training data says last.
+// The metric of the page comes first, metrics on training data come last.
 function agentColumns(cell, network) {
   const columns = [{ key: "agent", label: "Agent", value: (k) => network.agents[k] }];
   if (network.groups.length) {
@@ -38,7 +38,7 @@ function agentColumns(cell, network) {
   for (const metric of metrics.sort((a, b) => rank(a) - rank(b) || a - b)) {
     const { name, label } = data.metrics[metric];
     const value = (k) => cell.agentEnds[metric][state.seed * network.agents.length + k];
-    const text = (k) => (name === "kept" && !Number.isNaN(value(k)) ? value(k).toFixed(1) : told(value(k), metric));
+    const text = (k) => (name === "kept" && !Number.isNaN(value(k)) ? value(k).toFixed(1) : formatted(value(k), metric));
     columns.push({ key: name, metric, label, value, text });
   }
   return columns;
@@ -50,7 +50,7 @@ function usualSort(columns) {
   return { by: column.key, up: column.metric !== undefined && data.metrics[column.metric].better > 0 };
 }
 
-// Who has no number comes last, whichever way the others are sorted.
+// Agents without a number always come last, in both sort orders.
 function sorted(columns, sort, count) {
   const column = columns.find((column) => column.key === sort.by);
   const values = Array.from({ length: count }, (_, k) => column.value(k));
@@ -73,10 +73,10 @@ function sortable(column, sort) {
 
 function agentRow(k, columns, cell, network) {
   const agent = network.agents[k];
-  const lies = isByzantine(cell, state.seed, agent);
-  const fill = lies ? null : groupColour(groupOf(network, state.seed, k), Math.max(1, network.groups.length));
+  const byzantine = isByzantine(cell, state.seed, agent);
+  const fill = byzantine ? null : groupColour(groupOf(network, state.seed, k), Math.max(1, network.groups.length));
   const name = make("button", { type: "button", "data-agent": agent }, String(agent));
-  const first = make("td", { class: lies ? "lying" : null }, mark(fill), name, lies ? " Byzantine" : "");
+  const first = make("td", { class: byzantine ? "byzantine" : null }, mark(fill), name, byzantine ? " Byzantine" : "");
   const rest = columns.slice(1).map((column) => make("td", {}, column.text(k)));
   const chosen = agent === state.agent ? "true" : null;
   return make("tr", { "aria-current": chosen, onclick: () => chooseAgent(agent) }, first, ...rest);
@@ -102,16 +102,16 @@ function renderAgent() {
     erase("agent-curves");
     return erase("agent-trust");
   }
-  const lies = isByzantine(cell, state.seed, agent);
-  byId("agent-title").textContent = capital(agentName(network, state.seed, k)) + (lies ? ", Byzantine" : "");
+  const byzantine = isByzantine(cell, state.seed, agent);
+  byId("agent-title").textContent = capital(agentName(network, state.seed, k)) + (byzantine ? ", Byzantine" : "");
   const metric = data.metrics[state.metric].label.toLowerCase();
   const why = state.agent === null ? `The worst by ${metric}; choose another in the table. ` : "";
   byId("agent-about").textContent = `${why}${placeName(cell)}, seed ${cell.seeds[state.seed]}.`;
-  drawAgentCurves(k, network, lies);
-  drawAgentTrust(agent, cell, network, lies);
+  drawAgentCurves(k, network, byzantine);
+  drawAgentTrust(agent, cell, network, byzantine);
 }
 
-// Whom to show as long as nobody is chosen.
+// The agent to show while the reader has chosen none.
 function worstAgent(cell, network) {
   const ends = cell?.agentEnds?.[state.metric];
   if (!ends) return null;
@@ -124,13 +124,13 @@ function worstAgent(cell, network) {
   return worst && network.agents[worst.k];
 }
 
-// The same agent under every rule of the run.
-function drawAgentCurves(k, network, lies) {
+// The curves of one agent under every rule of the run.
+function drawAgentCurves(k, network, byzantine) {
   const metric = state.metric;
   const { run } = data.lines[state.line];
   const known = (l) => data.lines[l].run === run && cellAt(l, state.scenario)?.agentCurves?.[metric];
   const lines = linesShown().filter(known);
-  if (lies || !lines.length) return erase("agent-curves");
+  if (byzantine || !lines.length) return erase("agent-curves");
   const traces = lines.map((l) => {
     const { time, values } = known(l);
     const line = data.lines[l];
@@ -142,7 +142,7 @@ function drawAgentCurves(k, network, lies) {
       name: plain(line.label),
       x: time,
       y,
-      text: Array.from(time, (at, i) => `<b>${plain(line.label)}</b><br>at ${at}: ${told(y[i], metric)}`),
+      text: Array.from(time, (at, i) => `<b>${plain(line.label)}</b><br>at ${at}: ${formatted(y[i], metric)}`),
       hovertemplate: "%{text}<extra></extra>",
       line: { color: seen(line.colour), dash: line.dash, width: l === state.line ? 3 : 1.6 },
     };
@@ -161,44 +161,44 @@ function drawAgentCurves(k, network, lies) {
   draw("agent-curves", traces, layout, `${data.metrics[metric].label} of agent ${network.agents[k]} under ${names}.`);
 }
 
-// A normal agent: the weights it gives. A Byzantine one, which follows no rule: the weights others give it.
-function drawAgentTrust(agent, cell, network, lies) {
+// For a normal agent, the weights it gives. A Byzantine agent follows no rule, so for it the weights others give it.
+function drawAgentTrust(agent, cell, network, byzantine) {
   const note = byId("agent-trust-note");
   note.textContent = "";
   if (noWeights(cell, network)) return erase("agent-trust");
   const edges = edgesAt(cell, network, frameNow())
-    .filter((edge) => (lies ? edge.sender : edge.receiver) === agent)
-    .map((edge) => ({ other: lies ? edge.receiver : edge.sender, weight: edge.weight }))
+    .filter((edge) => (byzantine ? edge.sender : edge.receiver) === agent)
+    .map((edge) => ({ other: byzantine ? edge.receiver : edge.sender, weight: edge.weight }))
     .sort((a, b) => b.weight - a.weight || a.other - b.other);
   if (!edges.length) {
-    note.textContent = "No normal agent hears it.";
+    note.textContent = "No normal agent receives from it.";
     return erase("agent-trust");
   }
   const shown = edges.slice(0, 12).reverse();
   const more = edges.length > shown.length ? ` The ${shown.length} heaviest of ${edges.length}.` : "";
   const round = cell.weights.rounds[frameNow()];
-  note.textContent = `At round ${round}, as the slider above has it; ✕ and stripes are Byzantine.${more}`;
+  note.textContent = `At round ${round}, chosen by the slider above; ✕ and stripes are Byzantine.${more}`;
   const groups = Math.max(1, network.groups.length);
-  const lying = shown.map((edge) => isByzantine(cell, state.seed, edge.other));
-  const nameOf = ({ other }, i) => (other === agent ? "itself" : `agent ${other}${lying[i] ? " ✕" : ""}`);
+  const byzantineOthers = shown.map((edge) => isByzantine(cell, state.seed, edge.other));
+  const nameOf = ({ other }, i) => (other === agent ? "itself" : `agent ${other}${byzantineOthers[i] ? " ✕" : ""}`);
   const names = shown.map(nameOf);
   const colourOf = (edge, i) =>
-    lying[i] ? data.byzantineColour : groupColour(groupOf(network, state.seed, edge.other), groups);
+    byzantineOthers[i] ? data.byzantineColour : groupColour(groupOf(network, state.seed, edge.other), groups);
   const trace = {
     type: "bar",
     orientation: "h",
     x: shown.map((edge) => edge.weight),
     y: shown.map((_, i) => i),
-    text: shown.map((edge, i) => `${names[i]}${lying[i] ? ", Byzantine" : ""}: ${told(edge.weight)}`),
+    text: shown.map((edge, i) => `${names[i]}${byzantineOthers[i] ? ", Byzantine" : ""}: ${formatted(edge.weight)}`),
     textposition: "none",
     hovertemplate: "%{text}<extra></extra>",
     customdata: shown.map((edge) => edge.other),
     marker: {
       color: shown.map(colourOf),
-      pattern: { shape: lying.map((lie) => (lie ? "/" : "")), fgcolor: colour("--paper") },
+      pattern: { shape: byzantineOthers.map((one) => (one ? "/" : "")), fgcolor: colour("--paper") },
     },
   };
-  const title = { text: lies ? "weight it is given" : "weight it gives", standoff: 4 };
+  const title = { text: byzantine ? "weight it is given" : "weight it gives", standoff: 4 };
   const layout = {
     height: 92 + 22 * Math.max(2, shown.length),
     margin: { l: 8, r: 8, t: 30, b: 8 },
@@ -206,7 +206,7 @@ function drawAgentTrust(agent, cell, network, lies) {
     xaxis: axis({ title, rangemode: "tozero", nticks: 6 }),
     yaxis: axis({ tickvals: trace.y, ticktext: names, showgrid: false }),
   };
-  const about = lies ? `Who trusts agent ${agent}` : `Whom agent ${agent} trusts`;
+  const about = byzantine ? `Agents that trust agent ${agent}` : `Agents that agent ${agent} trusts`;
   draw("agent-trust", [trace], layout, `${about}: ${[...trace.text].reverse().join("; ")}.`);
 }
 

@@ -1,4 +1,4 @@
-// Mean and range of every rule over time, a panel a scenario, and single agents on demand.
+// Mean and range of every rule over time, one panel per scenario, and single agents on demand.
 
 function renderCurves() {
   const metric = state.metric;
@@ -25,7 +25,7 @@ function renderCurves() {
   const x = { title: { text: capital(drawn[0].unit), standoff: 6 }, nticks: 6 };
   const y = { ...valueAxis(metric, range), range: range.axis };
   const layout = panels("curves-plot", scenarios.map((s) => data.scenarios[s].title), 300, x, y);
-  const ends = drawn.map((curve) => `${placeName(curve)}: ${told(curve.mean.at(-1), metric)}`);
+  const ends = drawn.map((curve) => `${placeName(curve)}: ${formatted(curve.mean.at(-1), metric)}`);
   const alternative = `${about.label} over ${drawn[0].unit}s. At the end: ${ends.join("; ")}.`;
   draw("curves-plot", traces, layout, alternative, (point) => {
     const place = point.data.meta;
@@ -45,8 +45,8 @@ function curveOf(line, scenario, metric) {
   return { line, scenario, time, unit, window, mean, low, high, each: rows(seeds) };
 }
 
-// What is to be compared stays readable: on a logarithmic axis at most a factor 100 below the lowest line, where only
-// lucky agents are, and at most eight decades above it, where a rule has diverged.
+// Limits that keep the curves readable. A logarithmic axis reaches at most a factor of 100 below the lowest line (only
+// single lucky agents are below that), and at most eight decades above it (a rule beyond that has diverged).
 function rangeOf(drawn, scale, metric) {
   const lines = extremes(drawn.map((curve) => curve.mean), scale);
   const bands = extremes(drawn.flatMap((curve) => [curve.low, curve.high]), scale);
@@ -54,13 +54,13 @@ function rangeOf(drawn, scale, metric) {
   if (scale === "log") {
     const low = Math.max(bands.low, lines.low / 100);
     const high = Math.max(Math.min(bands.high, lines.low * 1e8), low * 10);
-    const room = 0.04 * Math.log10(high / low);
-    return { low, high, axis: [Math.log10(low) - room, Math.log10(high) + room], floor: low / 10 };
+    const margin = 0.04 * Math.log10(high / low);
+    return { low, high, axis: [Math.log10(low) - margin, Math.log10(high) + margin], floor: low / 10 };
   }
   const high = Math.min(bands.high, lines.high * 3 + 1e-9);
-  const room = 0.05 * (high - bands.low || 1);
+  const margin = 0.05 * (high - bands.low || 1);
   const bottom = data.metrics[metric].percent || bands.low < 0 ? -Infinity : 0;
-  return { low: bands.low, high, axis: [Math.max(bottom, bands.low - room), high + room], floor: -Infinity };
+  return { low: bands.low, high, axis: [Math.max(bottom, bands.low - margin), high + margin], floor: -Infinity };
 }
 
 function band(curve, panel, floor) {
@@ -81,7 +81,7 @@ function band(curve, panel, floor) {
   };
 }
 
-// One line, the mean over seeds, or one a seed.
+// One line for the mean over seeds, or one line per seed.
 function strokes(curve, panel) {
   const line = data.lines[curve.line];
   const { seeds } = cellAt(curve.line, curve.scenario);
@@ -90,7 +90,7 @@ function strokes(curve, panel) {
     mode: curve.time.length > 15 ? "lines" : "lines+markers",
     x: curve.time,
     y: values,
-    text: Array.from(curve.time, (time, i) => `<b>${head}</b><br>at ${time}: ${told(values[i], state.metric)}${more(i)}`),
+    text: Array.from(curve.time, (time, i) => `<b>${head}</b><br>at ${time}: ${formatted(values[i], state.metric)}${more(i)}`),
     hovertemplate: "%{text}<extra></extra>",
     line: { color: seen(line.colour), width, dash: line.dash },
     marker: { size: 5 },
@@ -98,7 +98,7 @@ function strokes(curve, panel) {
     meta: { line: curve.line, scenario: curve.scenario },
     ...onPanel(panel),
   });
-  const range = (i) => `<br>agents ${told(curve.low[i], state.metric)} to ${told(curve.high[i], state.metric)}`;
+  const range = (i) => `<br>agents ${formatted(curve.low[i], state.metric)} to ${formatted(curve.high[i], state.metric)}`;
   if (state.seeds === "pooled") return [stroke(curve.mean, plain(line.label), 2.2, range)];
   return curve.each.map((values, i) => stroke(values, `${plain(line.label)}, seed ${seeds[i]}`, 1.1, () => ""));
 }
@@ -108,7 +108,7 @@ function curvesNote(curve) {
   const what =
     state.seeds === "pooled"
       ? "Mean over normal agents and seeds; the band reaches from the best to the worst agent, averaged over seeds"
-      : "Mean over normal agents, a line a seed";
+      : "Mean over normal agents, one line per seed";
   return `${what}${smooth}; drawn at ${plural(curve.time.length, curve.unit)}.`;
 }
 
@@ -116,7 +116,7 @@ function renderRules() {
   const place = byId("rules");
   const lines = linesShown().map((l) => data.lines[l]);
   const shown = JSON.stringify(lines.map((line) => [line.label, seen(line.colour)]));
-  if (place.dataset.shown === shown) return; // a checkbox in use must not be taken away
+  if (place.dataset.shown === shown) return; // do not replace a checkbox that is in use
   place.dataset.shown = shown;
   const boxes = lines.map((line) => {
     const box = make("input", { type: "checkbox" });
@@ -192,7 +192,7 @@ function singleTraces(cell, network, curves, seed) {
       trace.x.push(curves.time[i]);
       trace.y.push(y);
       trace.customdata.push(network.agents[k]);
-      trace.text.push(`${head}<br>at ${curves.time[i]}: ${told(y, state.metric)}`);
+      trace.text.push(`${head}<br>at ${curves.time[i]}: ${formatted(y, state.metric)}`);
     }
     for (const list of [trace.x, trace.y, trace.text, trace.customdata]) list.push(null);
   }

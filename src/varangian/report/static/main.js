@@ -1,4 +1,4 @@
-// The page begins here.
+// The entry point of the page.
 
 function renderMetrics() {
   const shown = metricsShown();
@@ -40,7 +40,7 @@ function listen() {
   let width = innerWidth;
   let waiting = null;
   addEventListener("resize", () => {
-    if (innerWidth === width) return; // on phones the height changes while one scrolls
+    if (innerWidth === width) return; // on phones, scrolling changes only the height
     width = innerWidth;
     clearTimeout(waiting);
     waiting = setTimeout(renderAll, 120);
@@ -58,7 +58,7 @@ function nameTheme() {
   byId("theme").setAttribute("aria-label", `Change to ${isDark() ? "light" : "dark"} colours`);
 }
 
-// A page that follows a run asks for news until there are no more.
+// A live page requests updates until the run is done.
 const POLL = 1500;
 async function follow() {
   let picture = "";
@@ -68,7 +68,7 @@ async function follow() {
     try {
       answer = await fetch(`data?after=${encodeURIComponent(picture)}`, { cache: "no-store" });
     } catch {
-      byId("live-text").textContent = "The run no longer answers; this is the last that was heard of it.";
+      byId("live-text").textContent = "The run no longer answers; these are its last known results.";
       return;
     }
     if (answer.status !== 200) continue;

@@ -1,14 +1,14 @@
-// The same weights as a matrix: receivers down, senders across, normal agents by group, then the Byzantine.
+// The weights as a matrix: receivers are rows, senders are columns. Normal agents come by group, then Byzantine agents.
 
 function drawMatrix(cell, network, edges, full) {
-  const lies = (agent) => isByzantine(cell, state.seed, agent);
+  const byzantine = (agent) => isByzantine(cell, state.seed, agent);
   const group = (agent) => groupOf(network, state.seed, agent);
   const senders = Array.from({ length: network.size }, (_, agent) => agent);
-  senders.sort((a, b) => lies(a) - lies(b) || group(a) - group(b) || a - b);
-  const receivers = senders.filter((agent) => !lies(agent));
+  senders.sort((a, b) => byzantine(a) - byzantine(b) || group(a) - group(b) || a - b);
+  const receivers = senders.filter((agent) => !byzantine(agent));
   const round = cell.weights.rounds[frameNow()];
   const honest = (agent) => (network.groups.length ? `group ${network.groups[group(agent)]}` : "normal");
-  const name = (agent) => (lies(agent) ? "Byzantine" : honest(agent));
+  const name = (agent) => (byzantine(agent) ? "Byzantine" : honest(agent));
   const blocks = blocksOf(senders, name);
   const rows = blocks.filter((block) => block.start < receivers.length);
   const bottom = receivers.length - 0.5;
@@ -26,22 +26,22 @@ function drawMatrix(cell, network, edges, full) {
     xaxis: axis(across),
     yaxis: axis(down),
   };
-  byId("matrix-note").textContent = whomTheyTrust(network, edges, lies, receivers.length);
+  byId("matrix-note").textContent = whomTheyTrust(network, edges, byzantine, receivers.length);
   const alternative = `Weights at round ${round}, sorted by group. ${byId("matrix-note").textContent}`;
-  const traces = matrixTraces(edges, receivers, senders, lies, full);
+  const traces = matrixTraces(edges, receivers, senders, byzantine, full);
   draw("matrix", traces, layout, alternative, (point) => chooseAgent(receivers[Math.round(point.y)]));
 }
 
-// Weights from Byzantine senders have a colour of their own, besides a place of their own.
-function matrixTraces(edges, receivers, senders, lies, full) {
+// Weights from Byzantine senders have a separate colour, and separate columns.
+function matrixTraces(edges, receivers, senders, byzantine, full) {
   const place = new Map(senders.map((agent, i) => [agent, i]));
   const blank = () => receivers.map(() => senders.map(() => null));
-  const [honest, lied, text] = [blank(), blank(), blank()];
+  const [honest, fromByzantine, text] = [blank(), blank(), blank()];
   for (const { receiver, sender, weight } of edges) {
     const [row, column] = [place.get(receiver), place.get(sender)];
-    (lies(sender) ? lied : honest)[row][column] = weight;
-    const whom = receiver === sender ? "itself" : `agent ${sender}${lies(sender) ? " (Byzantine)" : ""}`;
-    text[row][column] = `agent ${receiver} gives ${whom}<br>${told(weight)}`;
+    (byzantine(sender) ? fromByzantine : honest)[row][column] = weight;
+    const whom = receiver === sender ? "itself" : `agent ${sender}${byzantine(sender) ? " (Byzantine)" : ""}`;
+    text[row][column] = `agent ${receiver} gives ${whom}<br>${formatted(weight)}`;
   }
   const gap = senders.length <= 40 ? 1 : 0;
   const shared = { type: "heatmap", text, hovertemplate: "%{text}<extra></extra>", hoverongaps: false };
@@ -53,11 +53,11 @@ function matrixTraces(edges, receivers, senders, lies, full) {
   colorbar.title = { text: "weight" };
   return [
     { ...shared, name: "from normal senders", z: honest, colorscale: scale(blue), colorbar },
-    { ...shared, name: "from Byzantine senders", z: lied, colorscale: scale(red), showscale: false },
+    { ...shared, name: "from Byzantine senders", z: fromByzantine, colorscale: scale(red), showscale: false },
   ];
 }
 
-// Neighbours in the list that share a name.
+// Groups adjacent entries of the list that have the same name.
 function blocksOf(agents, nameOf) {
   const blocks = [];
   agents.forEach((agent, i) => {
@@ -77,17 +77,17 @@ function rulesBetween(blocks, bottom, right) {
   });
 }
 
-function whomTheyTrust(network, edges, lies, count) {
+function whomTheyTrust(network, edges, byzantine, count) {
   const group = (agent) => groupOf(network, state.seed, agent);
-  const shares = { own: 0, same: 0, other: 0, lies: 0 };
+  const shares = { own: 0, same: 0, other: 0, byzantine: 0 };
   for (const { receiver, sender, weight } of edges) {
     const normal = group(sender) === group(receiver) ? "same" : "other";
-    shares[receiver === sender ? "own" : lies(sender) ? "lies" : normal] += weight / count;
+    shares[receiver === sender ? "own" : byzantine(sender) ? "byzantine" : normal] += weight / count;
   }
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
   const others = network.groups.length
     ? `neighbours of the same group ${percent(shares.same)}, of other groups ${percent(shares.other)}`
     : `normal neighbours ${percent(shares.same)}`;
-  const [own, lied] = [percent(shares.own), percent(shares.lies)];
-  return `Whom normal agents trust, on average: themselves ${own}, ${others}, Byzantine ${lied}.`;
+  const [own, byzantineShare] = [percent(shares.own), percent(shares.byzantine)];
+  return `Mean weights of normal agents: themselves ${own}, ${others}, Byzantine ${byzantineShare}.`;
 }

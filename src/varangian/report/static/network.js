@@ -1,34 +1,34 @@
-// The network: agents where they stand, or on a circle by group; edges as heavy as their weights.
+// The network: agents at their positions, or on a circle by group. The width of an edge shows its weight.
 
-const STEPS = 6; // so many strengths of edges are told apart
-const CROWD = 1500; // of more pairs than these only those that carry weight are drawn
+const STEPS = 6; // the number of different edge widths
+const CROWD = 1500; // with more pairs than this, only pairs with a positive weight are drawn
 
 function drawNetwork(cell, network, edges, full) {
-  const lies = (agent) => isByzantine(cell, state.seed, agent);
+  const byzantine = (agent) => isByzantine(cell, state.seed, agent);
   const at = places(network);
   const neighbours = heaviestPairs(network, edges);
-  const shown = [...heaviestPairs(network, edges.filter(isOfChosen(lies))).values()].filter((edge) => edge.weight > 0);
+  const shown = [...heaviestPairs(network, edges.filter(isOfChosen(byzantine))).values()].filter((edge) => edge.weight > 0);
   const traces = [lineTrace("neighbours", neighbours.size > CROWD ? [] : neighbours.values(), at, colour("--line"), 0.6)];
-  for (const lie of [false, true])
+  for (const fromByzantine of [false, true])
     for (let step = 1; step <= STEPS; step++) {
       const strength = step / STEPS;
-      const same = shown.filter((edge) => lies(edge.sender) === lie && stepOf(edge.weight / full) === step);
-      const ink = lie ? data.byzantineColour : isDark() ? "#dfe6ee" : "#2b3138";
-      const name = lie ? "trusted Byzantine" : "trusted";
+      const same = shown.filter((edge) => byzantine(edge.sender) === fromByzantine && stepOf(edge.weight / full) === step);
+      const ink = fromByzantine ? data.byzantineColour : isDark() ? "#dfe6ee" : "#2b3138";
+      const name = fromByzantine ? "trusted Byzantine" : "trusted";
       traces.push(lineTrace(name, same, at, faded(ink, 0.15 + 0.75 * strength), 0.4 + 2.4 * strength));
     }
   traces.push(...agentTraces(cell, network, at));
   const bare = { showgrid: false, zeroline: false, showticklabels: false, ticks: "", constrain: "domain" };
   const layout = {
     height: Math.min(byId("network").clientWidth, 560),
-    margin: { l: 2, r: 2, t: 30, b: 2 }, // the tools at the top must not cover an agent
+    margin: { l: 2, r: 2, t: 30, b: 2 }, // the toolbar at the top must not cover an agent
     dragmode: "pan",
     xaxis: { ...bare, range: reach(at.map((place) => place[0])) },
     yaxis: { ...bare, range: reach(at.map((place) => place[1])), scaleanchor: "x" },
   };
   const kept = edges.filter((edge) => edge.sender !== edge.receiver && edge.weight > 0);
   const round = cell.weights.rounds[frameNow()];
-  const fooled = kept.filter((edge) => lies(edge.sender)).length;
+  const fooled = kept.filter((edge) => byzantine(edge.sender)).length;
   const alternative =
     `Network of ${network.size} agents at round ${round}: ${kept.length} edges carry weight, ` +
     `${fooled} of them from Byzantine senders.`;
@@ -38,11 +38,11 @@ function drawNetwork(cell, network, edges, full) {
 
 const stepOf = (strength) => Math.ceil(Math.min(1, strength) * STEPS);
 
-// With an agent chosen, only what it gives; or, if it is Byzantine, what it is given.
-const isOfChosen = (lies) => (edge) =>
-  state.agent === null || (lies(state.agent) ? edge.sender : edge.receiver) === state.agent;
+// If an agent is chosen, only the weights it gives; if it is Byzantine, only the weights others give it.
+const isOfChosen = (byzantine) => (edge) =>
+  state.agent === null || (byzantine(state.agent) ? edge.sender : edge.receiver) === state.agent;
 
-// Of the two directions between neighbours, the one that carries more.
+// For each pair of neighbours, the direction with the larger weight.
 function heaviestPairs(network, edges) {
   const pairs = new Map();
   for (const edge of edges) {
@@ -77,8 +77,8 @@ function places(network) {
 
 function reach(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const room = 0.06 * (high - low || 1);
-  return [low - room, high + room];
+  const margin = 0.06 * (high - low || 1);
+  return [low - margin, high + margin];
 }
 
 // Normal agents are discs in their group's colour, Byzantine ones crosses with an outline.
@@ -90,25 +90,25 @@ function agentTraces(cell, network, at) {
   const size = Math.max(9, Math.min(17, 160 / Math.sqrt(network.size)));
   const [ink, paper] = [colour("--ink"), colour("--paper")];
   const chosen = (agent) => agent === state.agent;
-  return kinds.map((agents, lying) => ({
+  return kinds.map((agents, byzantine) => ({
     type: "scatter",
     mode: "markers",
-    name: lying ? "Byzantine" : "normal",
+    name: byzantine ? "Byzantine" : "normal",
     x: agents.map((agent) => at[agent][0]),
     y: agents.map((agent) => at[agent][1]),
     customdata: agents,
-    text: agents.map((agent) => plain(agentName(network, state.seed, agent)) + (lying ? ", Byzantine" : "")),
+    text: agents.map((agent) => plain(agentName(network, state.seed, agent)) + (byzantine ? ", Byzantine" : "")),
     hovertemplate: "%{text}<extra></extra>",
     marker: {
-      symbol: lying ? "x" : "circle",
+      symbol: byzantine ? "x" : "circle",
       size: agents.map((agent) => (chosen(agent) ? 1.5 : 1) * size),
       color: agents.map((agent) =>
-        lying ? data.byzantineColour : groupColour(groupOf(network, state.seed, agent), groups),
+        byzantine ? data.byzantineColour : groupColour(groupOf(network, state.seed, agent), groups),
       ),
       opacity: 1,
       line: {
-        width: agents.map((agent) => (chosen(agent) ? 2.5 : lying ? 1.4 : 1)),
-        color: agents.map((agent) => (chosen(agent) || lying ? ink : paper)),
+        width: agents.map((agent) => (chosen(agent) ? 2.5 : byzantine ? 1.4 : 1)),
+        color: agents.map((agent) => (chosen(agent) || byzantine ? ink : paper)),
       },
     },
   }));
@@ -128,7 +128,7 @@ function renderKey(network) {
   byId("network-note").replaceChildren(...parts);
 }
 
-// A disc of a colour, or the cross of the Byzantine.
+// A coloured disc, or the cross of a Byzantine agent.
 function mark(fill) {
   const shape = make("span", { class: fill ? "swatch" : "swatch cross", "aria-hidden": "true" }, fill ? "" : "✕");
   if (fill) shape.style.background = fill;

@@ -1,4 +1,4 @@
-// What all sections share: the data, what the reader has chosen, and how things are written and coloured.
+// Shared by all sections: the data, the choices of the reader, and the format of text and colours.
 
 let data = null;
 let cellsByPlace = new Map();
@@ -6,22 +6,22 @@ let cellsByPlace = new Map();
 const state = {
   study: null, // which study's runs are shown
   metric: 0,
-  scale: null, // "linear" or "log"; null is what suits the metric
+  scale: null, // "linear" or "log"; null is the default of the metric
   seeds: "pooled",
-  dots: "finals", // of every seed: the mean over agents, or the worst of them ("worsts")
+  dots: "finals", // for every seed: the mean over agents, or the worst agent ("worsts")
   group: 0, // 0 is all agents
   hidden: new Set(), // labels of lines that are not drawn
-  single: null, // {line, scenario}: whose agents are drawn one by one
+  single: null, // {line, scenario} whose agents are drawn one by one
   line: 0,
   scenario: 0,
   seed: 0,
-  frame: Infinity, // the last one, as long as there is no other wish
+  frame: Infinity, // the last frame by default
   agent: null,
   sort: { by: null, up: false },
-  chosen: false, // whether the reader has chosen anything: until then a live page chooses anew as more is known
+  chosen: false, // whether the reader has chosen anything; until then a live page updates its choices with new data
 };
 
-const sections = []; // {keys, render}: what to draw again when one of these has changed
+const sections = []; // {keys, render}: render is called when one of the keys has changed
 
 function set(changes) {
   Object.assign(state, changes);
@@ -36,7 +36,7 @@ function renderAll() {
 
 const byId = (id) => document.getElementById(id);
 
-// An element; text goes in as text, never as markup.
+// Creates an element. Strings are inserted as text, never as markup.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -83,7 +83,7 @@ const known = (cell, metric) => Boolean(cell && (cell.entries[metric] || (cell.c
 const current = () => cellAt(state.line, state.scenario);
 const seedsTold = () => (data.lines.length && runOf(state.line).network?.seeds) || 1;
 
-// Agents stand in a list of those that are told, k being a place in it; all of them are, but in very large networks.
+// k is an index into the list of agents on the page. Only in very large networks some agents are not in this list.
 const isByzantine = (cell, seed, agent) => cell.byzantine[seed * runOf(cell.line).network.size + agent] === 1;
 const groupOf = (network, seed, k) => (network.group ? network.group[seed * network.agents.length + k] : 0);
 function agentName(network, seed, k) {
@@ -91,7 +91,7 @@ function agentName(network, seed, k) {
   return `agent ${network.agents[k]}${group}`;
 }
 
-// The choices a study opens with: its main metric, and the rule and scenario in which trust is worth looking at.
+// The initial choices for a study: its main metric, and the rule and scenario in which trust is most interesting.
 function settle() {
   const runs = runsShown();
   if (!runs.length) return;
@@ -109,14 +109,14 @@ function settle() {
 
 // Words and numbers.
 
-function told(value, metric) {
+function formatted(value, metric) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (metric !== undefined && data.metrics[metric].percent) return `${(100 * value).toFixed(1)} %`;
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   return Math.abs(value) < 1 ? value.toFixed(4) : String(Number(value.toPrecision(4)));
 }
 
-// Plotly reads a little markup in texts, and fills in %{…}: names must not be taken for either.
+// Plotly interprets some markup and %{…} in texts, so both must be escaped in names.
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" };
 const plain = (text) => String(text).replace(/[&<>%]/g, (letter) => ENTITIES[letter]);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
@@ -133,7 +133,7 @@ function isDark() {
   const { theme } = document.documentElement.dataset;
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
-const ON_DARK = { "#000000": "#f2f2f2", "#882255": "#a88cff" }; // too dark to be seen there
+const ON_DARK = { "#000000": "#f2f2f2", "#882255": "#a88cff" }; // these are too dark on a dark background
 const seen = (hex) => (isDark() && ON_DARK[hex]) || hex;
 const faded = (hex, alpha) => {
   const part = (at) => parseInt(hex.slice(at, at + 2), 16);
@@ -155,7 +155,7 @@ function axis(extra = {}) {
 
 const scaleOf = (metric) => state.scale ?? (data.metrics[metric].log ? "log" : "linear");
 
-// The least and the greatest of some lists of numbers, of those that a scale can show.
+// The smallest and the largest of some lists of numbers, among those that the scale can show.
 function extremes(lists, scale) {
   let [low, high] = [Infinity, -Infinity];
   for (const values of lists)
@@ -167,7 +167,7 @@ function extremes(lists, scale) {
   return { low, high };
 }
 
-// The axis along which a metric is told, for values from `low` to `high`.
+// The axis of a metric, for values from `low` to `high`.
 function valueAxis(metric, { low, high }) {
   const { label, percent } = data.metrics[metric];
   const scale = scaleOf(metric);
@@ -176,7 +176,7 @@ function valueAxis(metric, { low, high }) {
   return scale === "log" && low <= high ? { ...look, ...logTicks(low, high, percent) } : look;
 }
 
-// Ticks of a logarithmic axis: whole decades, or a few round numbers where there are hardly any.
+// Ticks of a logarithmic axis: whole decades, or some round numbers if there are too few decades.
 function logTicks(low, high, percent) {
   const decades = Math.log10(high / low);
   if (decades > 1.6) return { dtick: Math.max(1, Math.ceil(decades / 5)) };
@@ -189,7 +189,7 @@ function logTicks(low, high, percent) {
   return { tickvals, ticktext: tickvals.map(text) };
 }
 
-// Draw, with an alternative text, and tell `clicked` of points that are clicked on.
+// Draws a plot with an alternative text. `clicked` is called with each point that is clicked.
 async function draw(id, traces, layout, alternative, clicked = null) {
   const element = byId(id);
   const ink = colour("--ink");
@@ -217,7 +217,7 @@ function erase(id) {
   if (byId(id).data) Plotly.purge(byId(id));
 }
 
-// A grid of panels that share their axes' ranges: as many side by side as there is room for.
+// A grid of panels with the same axis ranges, with as many columns as fit.
 function panels(id, titles, height, x = {}, y = {}) {
   const width = byId(id).clientWidth;
   const columns = Math.max(1, Math.min(titles.length, Math.floor(width / 300)));
@@ -250,7 +250,7 @@ function panels(id, titles, height, x = {}, y = {}) {
       title: column === 0 ? y.title : undefined,
     });
     layout.annotations.push({
-      // A single narrow panel leaves its title no room but to the left, over the labels.
+      // In a single narrow panel, the title fits only at the left, above the labels.
       text: plain(title), x: width > 600 ? left + wide / 2 : 1, y: top, xref: "paper", yref: "paper",
       xanchor: width > 600 ? "center" : "right",
       yanchor: "bottom", yshift: 6, showarrow: false, font: { size: 13.5 },
@@ -274,7 +274,7 @@ function swatch(line) {
   return svg;
 }
 
-// A section without its data says why it is empty; where none of a study's runs has any, it is not there at all.
+// A section without data says why it is empty. If no run of a study has data for it, the section is hidden.
 function missing(section, reason) {
   const place = byId(section);
   if (!data.runs.length) reason = "Nothing has been measured yet.";

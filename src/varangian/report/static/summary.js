@@ -1,4 +1,4 @@
-// What ran, how to run it again, and the one table.
+// The runs, the commands that repeat them, and the table.
 
 function renderSummary() {
   const runs = runsShown().map((r) => data.runs[r]);
@@ -38,7 +38,8 @@ function aboutRuns(runs) {
   return parts.filter(Boolean).join(" · ");
 }
 
-// Which rule is best where, in one sentence; of one run only, since runs may differ in more than their rules.
+// One sentence that says which rule is best in which scenario. Only for a single run: several runs may differ in more
+// than their rules.
 function finding() {
   const [lines, scenarios] = [linesShown(), scenariosShown()];
   if (runsShown().length > 1 || lines.length < 2) return "";
@@ -59,7 +60,7 @@ function again(run, several) {
   if (run.command) {
     const button = make("button", { type: "button" }, "Copy");
     button.addEventListener("click", () => copy(run.command, button));
-    const code = make("code", { tabindex: "0", "aria-label": "Command that makes this run again" }, run.command);
+    const code = make("code", { tabindex: "0", "aria-label": "Command that repeats this run" }, run.command);
     parts.push(make("div", { class: "command" }, code, button));
   } else if (!run.config) {
     parts.push(make("p", { class: "note" }, "The command of this run is not recorded."));
@@ -75,7 +76,7 @@ async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Pages opened as files may not be allowed to: select it and copy as of old.
+    // Pages opened as files may not use the clipboard API: select the text and use the older command.
     const area = make("textarea", {}, text);
     document.body.append(area);
     area.select();
@@ -106,13 +107,13 @@ function table() {
   return make("table", {}, caption, head, body);
 }
 
-function entry(told) {
-  if (!told) return make("td", {}, "–");
-  const parts = [make("span", { class: "mean" }, told.mean)];
-  if (told.best) parts.push(make("span", { class: "sr" }, " (best)"));
-  if (told.worst) parts.push(make("small", {}, `worst ${told.worst}`));
-  if (told.gain) parts.push(make("small", { class: told.word }, told.gain, told.word ? ` ${told.word}` : ""));
-  return make("td", { class: told.best ? "best" : null }, ...parts);
+function entry(texts) {
+  if (!texts) return make("td", {}, "–");
+  const parts = [make("span", { class: "mean" }, texts.mean)];
+  if (texts.best) parts.push(make("span", { class: "sr" }, " (best)"));
+  if (texts.worst) parts.push(make("small", {}, `worst ${texts.worst}`));
+  if (texts.gain) parts.push(make("small", { class: texts.word }, texts.gain, texts.word ? ` ${texts.word}` : ""));
+  return make("td", { class: texts.best ? "best" : null }, ...parts);
 }
 
 function published(run) {
@@ -120,7 +121,7 @@ function published(run) {
   const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)));
   const body = rows.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, text))));
   const shown = make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
-  const title = make("h3", {}, "Beside the published numbers");
+  const title = make("h3", {}, "Comparison with the published numbers");
   return make("div", {}, title, make("div", { class: "scroll", tabindex: "0" }, shown));
 }
 
@@ -131,13 +132,13 @@ function renderDots() {
   const lines = linesShown();
   const scenarios = scenariosShown().filter((s) => lines.some((l) => cellAt(l, s)?.entries[metric]));
   const what = state.dots === "worsts" ? "the worst normal agent" : "the mean over the normal agents";
-  byId("dots-note").textContent = `A dot is ${what} of one seed, a bar the mean over seeds.`;
+  byId("dots-note").textContent = `Each dot is ${what} of one seed, and the bar is the mean over seeds.`;
   if (!scenarios.length) return erase("dots");
   const scale = scaleOf(metric);
   const rows = lines.map((_, i) => lines.length - 1 - i);
   const drawable = (value) => Number.isFinite(value) && (scale !== "log" || value > 0);
   const traces = [];
-  const all = []; // values, of any rule and scenario
+  const all = []; // the values of all rules and scenarios
   scenarios.forEach((s, panel) => {
     lines.forEach((l, i) => {
       const cell = cellAt(l, s);
@@ -170,20 +171,20 @@ function seedDots(cell, values, row, panel) {
       ...shared,
       x: values,
       y: values.map(() => row),
-      text: values.map((value, k) => `${head}seed ${cell.seeds[k]}: ${told(value, state.metric)}`),
+      text: values.map((value, k) => `${head}seed ${cell.seeds[k]}: ${formatted(value, state.metric)}`),
       marker: { color: seen(line.colour), size: 8, opacity: 0.65 },
     },
     {
       ...shared,
       x: [mean],
       y: [row],
-      text: [`${head}mean ${told(mean, state.metric)}`],
+      text: [`${head}mean ${formatted(mean, state.metric)}`],
       marker: { symbol: "line-ns", size: 16, line: { width: 2.5, color: seen(line.colour) } },
     },
   ];
 }
 
-// On a narrow screen the rule and the run have a line each, and not more than fits.
+// On a narrow screen, the rule and the run have separate lines, each cut to fit.
 function dotLabel(l, narrow) {
   if (!narrow) return plain(data.lines[l].label);
   const short = (text) => (text.length > 20 ? `${text.slice(0, 19)}…` : text);

@@ -1,6 +1,6 @@
-// Who trusts whom, round by round; drawn by network.js and matrix.js.
+// The weights between agents, round by round; drawn by network.js and matrix.js.
 
-const GRAPH = 100; // of more agents than these no edge can be followed by eye
+const GRAPH = 100; // with more agents than this, readers cannot follow single edges
 let playing = null;
 
 function renderTrust() {
@@ -20,7 +20,7 @@ function renderTrust() {
   slider.max = rounds.length - 1;
   slider.value = frame;
   slider.setAttribute("aria-valuetext", `round ${rounds[frame]}`);
-  byId("round-told").textContent = `${rounds[frame]} of ${rounds.at(-1)}`;
+  byId("round-shown").textContent = `${rounds[frame]} of ${rounds.at(-1)}`;
   const edges = edgesAt(cell, network, frame);
   const full = heaviest(cell, network);
   byId("network-figure").hidden = network.size > GRAPH;
@@ -35,20 +35,20 @@ function noWeights(cell, network) {
     return "Weights were not kept: the network is too large or changes over time, or no rule here has weights.";
   if (!cell.weights) return `Weights of ${data.lines[cell.line].label} are not known: it combines models in another way.`;
   const own = cell.byzantine.subarray(state.seed * network.size, (state.seed + 1) * network.size);
-  return own.includes(0) ? null : "Everybody is Byzantine: nobody is left to trust anybody.";
+  return own.includes(0) ? null : "All agents are Byzantine, so there are no weights of normal agents.";
 }
 
 function trustNote(weights, network) {
   const seeds = runOf(state.line).seeds.length;
-  const kept = weights.rounds.length < weights.recorded ? ` of the ${weights.recorded} at which the run kept them` : "";
+  const kept = weights.rounds.length < weights.recorded ? ` of the ${weights.recorded} that the run recorded` : "";
   const rounds = `${weights.rounds.length} rounds${kept}`;
-  const parts = [`Weights are thinned: they are told at ${rounds}, the first and the last included.`];
-  if (network.seeds < seeds) parts.push(`Those of ${plural(network.seeds, "seed")} of ${seeds} are on this page.`);
-  if (network.size > GRAPH) parts.push(`With more than ${GRAPH} agents there is a matrix only.`);
+  const parts = [`Weights are shown at ${rounds}, including the first and the last.`];
+  if (network.seeds < seeds) parts.push(`This page has the weights of ${plural(network.seeds, "seed")} of ${seeds}.`);
+  if (network.size > GRAPH) parts.push(`With more than ${GRAPH} agents, only the matrix is shown.`);
   return parts.join(" ");
 }
 
-// Rule, scenario and seed are one choice for trust and agents.
+// The sections on trust and on agents share the choice of rule, scenario and seed.
 function renderChoices() {
   const lines = linesShown();
   const scenarios = scenariosShown().filter((s) => cellAt(state.line, s));
@@ -66,7 +66,7 @@ function renderChoices() {
 
 const frameNow = () => Math.min(state.frame, (current()?.weights?.rounds.length ?? 1) - 1);
 
-// The weights of one round: {receiver, sender, weight} for every neighbour, oneself included.
+// The weights of one round: {receiver, sender, weight} for every neighbour and for the agent itself.
 function edgesAt(cell, network, frame) {
   const { size, slots, seeds } = network;
   const block = size * slots;
@@ -84,7 +84,7 @@ function edgesAt(cell, network, frame) {
   return edges;
 }
 
-// The weight drawn in full: the 95th percentile of what anybody gives a neighbour at any round, so that rounds compare.
+// The weight with full width: the 95th percentile of all weights of neighbours in all rounds, so rounds are comparable.
 const heaviestOf = new WeakMap();
 function heaviest(cell, network) {
   const known = heaviestOf.get(cell) ?? new Map();

@@ -1,4 +1,4 @@
-// What the page holds, taken out of it: JSON whose arrays lie deflated behind it, and the plotting library.
+// Reads the data of the page: JSON followed by its compressed arrays, and the plotting library.
 
 async function inflated(text) {
   const letters = atob(text);
@@ -8,7 +8,7 @@ async function inflated(text) {
   return new Response(stream).arrayBuffer();
 }
 
-// Numbers are stored byte by byte of equal weight: all lowest bytes first, all highest last.
+// Bytes are grouped by significance: first the lowest bytes of all numbers, last the highest.
 async function unpacked(payload) {
   const planes = new Uint8Array(await inflated(payload.numbers));
   const count = planes.length / 4;
