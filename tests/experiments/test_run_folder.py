@@ -113,7 +113,7 @@ def test_the_same_plan_says_what_to_type(tmp_path: Path) -> None:
     said = r"holds this run, unfinished; add --resume .*, or --overwrite"
     with pytest.raises(BadInput, match=said), opened(unfinished(tmp_path / "two", small()), small()):
         pass
-    with pytest.raises(BadInput, match="leave one out"), opened(tmp_path, small(), resume=True, overwrite=True):
+    with pytest.raises(BadInput, match="leave one of them out"), opened(tmp_path, small(), resume=True, overwrite=True):
         pass
 
 

@@ -395,7 +395,7 @@ def test_folders_without_results_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no results"):
         report([tmp_path])
     (tmp_path / "summary.csv").write_text("study,rule,attack,byzantine,seed,rounds,seconds\na,b,c,many,0,1,1\n")
-    with pytest.raises(BadInput, match=r"summary\.csv line 2 is no row"):
+    with pytest.raises(BadInput, match=r"summary\.csv line 2 is not a row"):
         report([tmp_path])
     (tmp_path / "summary.csv").write_text("study,rule,attack,byzantine,seed,rounds,seconds\n")
     with pytest.raises(BadInput, match="has no rows"):

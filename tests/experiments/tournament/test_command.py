@@ -67,10 +67,10 @@ def test_input_that_cannot_work_is_one_line_and_nothing_written(tmp_path: Path) 
     for wrong, said in (
         (("--rules", "averag"), "did you mean 'average'"),
         (("--set", "agent=3"), "did you mean 'agents'"),
-        (("--byzantine", 12), "nobody to measure"),
-        (("--byzantine", 3, "--jobs", 0), "at least one job"),
+        (("--byzantine", 12), "no agent to measure"),
+        (("--byzantine", 3, "--jobs", 0), "jobs must be at least 1"),
         (("--byzantine", 3, "--resume"), "no tournament to resume"),
-        (("--byzantine", 3, "--resume", "--overwrite"), "leave one out"),
+        (("--byzantine", 3, "--resume", "--overwrite"), "leave one of them out"),
     ):
         status, out, err = varangian_(*SMALL, *wrong, "--out", tmp_path / "new")
         assert (status, out) == (2, "") and said in err and err.count("\n") == 1

@@ -52,7 +52,7 @@ def test_a_piece_of_a_killed_process_is_tried_once_more(tmp_path: Path) -> None:
 def test_what_cannot_be_sent_to_a_process_is_said() -> None:
     with pytest.raises(BadInput, match="use one job"):
         list(in_processes(lambda piece: piece, [1], 1))
-    with pytest.raises(BadInput, match="at least one job"):
+    with pytest.raises(BadInput, match="jobs must be at least 1"):
         compete(small(), jobs=0)
 
 
