@@ -25,7 +25,8 @@ from varangian.core.task import Task
 from varangian.engine.round import adapt, play_round
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
-from varangian.rules.robust import krum, median, trimmed_mean
+from varangian.rules.nearest import krum
+from varangian.rules.robust import median, trimmed_mean
 
 GREEDY = best_response(horizon=0, patience=0.0)
 PAIR = Graph.complete(2)

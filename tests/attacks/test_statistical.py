@@ -15,10 +15,12 @@ from torch import Tensor
 from varangian import BadInput, robust, rules
 from varangian.attacks.base import View
 from varangian.attacks.copying import scaled
-from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
+from varangian.attacks.fang import fang_krum, fang_trimmed_mean
+from varangian.attacks.statistical import alie, inner_product, mimic, min_max, min_sum
 from varangian.core.graph import Graph
 from varangian.experiments.spec import with_settings
-from varangian.rules.robust import krum, median, trimmed_mean
+from varangian.rules.nearest import krum
+from varangian.rules.robust import median, trimmed_mean
 
 HONEST = scaled(1.0)
 FIVE = Graph.complete(5)

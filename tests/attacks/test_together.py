@@ -12,9 +12,10 @@ from attack_views import view_of
 from varangian import attacks, rules, simulate, studies
 from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
+from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
-from varangian.attacks.statistical import alie, fang_krum, fang_trimmed_mean, inner_product, mimic, min_max, min_sum
+from varangian.attacks.statistical import alie, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
 from varangian.core.graph import Graph
 from varangian.testing.contract import ATTACK_PROPERTIES

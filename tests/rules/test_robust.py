@@ -24,16 +24,8 @@ from varangian.engine.compute.evaluator import Fast
 from varangian.engine.results import final
 from varangian.errors import BadInput
 from varangian.experiments.spec import made
-from varangian.rules.robust import (
-    centerpoint,
-    geometric_median,
-    krum,
-    median,
-    monna,
-    multi_krum,
-    nearest_neighbour_mixing,
-    trimmed_mean,
-)
+from varangian.rules.nearest import krum, monna, multi_krum
+from varangian.rules.robust import centerpoint, geometric_median, median, nearest_neighbour_mixing, trimmed_mean
 from varangian.testing import check_rule
 from varangian.testing.scenarios import Story
 

@@ -27,7 +27,9 @@ from varangian.engine.results import final
 from varangian.errors import BadInput
 from varangian.experiments.spec import made
 from varangian.rules import neighbourhoods as nearby
-from varangian.rules.screening import balance, clipped_gossip, ios, sketched, sketchguard, ubar
+from varangian.rules.outliers import ios
+from varangian.rules.screening import balance, clipped_gossip, sketchguard, ubar
+from varangian.rules.sketches import sketched
 from varangian.testing import check_rule
 from varangian.testing.scenarios import InPart, Story
 

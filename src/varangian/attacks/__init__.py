@@ -3,6 +3,7 @@
 from varangian.attacks.base import Attack, Insight, Poisons, View
 from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
+from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
 from varangian.attacks.simple import (
@@ -16,15 +17,7 @@ from varangian.attacks.simple import (
     sleeper,
     uniform,
 )
-from varangian.attacks.statistical import (
-    alie,
-    fang_krum,
-    fang_trimmed_mean,
-    inner_product,
-    mimic,
-    min_max,
-    min_sum,
-)
+from varangian.attacks.statistical import alie, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
 from varangian.core.messages import ToAll, ToEach
 

@@ -16,19 +16,12 @@ from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
 from varangian.rules.interpolated import interpolated
 from varangian.rules.multitask import f_resilient, mean_regularised, relationship_learning
+from varangian.rules.nearest import krum, monna, multi_krum
+from varangian.rules.outliers import ios
 from varangian.rules.paper import alone, average, distance_based, loss_based
 from varangian.rules.personal import fedfomo, pens
-from varangian.rules.robust import (
-    centerpoint,
-    geometric_median,
-    krum,
-    median,
-    monna,
-    multi_krum,
-    nearest_neighbour_mixing,
-    trimmed_mean,
-)
-from varangian.rules.screening import balance, clipped_gossip, ios, sketchguard, ubar
+from varangian.rules.robust import centerpoint, geometric_median, median, nearest_neighbour_mixing, trimmed_mean
+from varangian.rules.screening import balance, clipped_gossip, sketchguard, ubar
 from varangian.rules.sparing import sparing
 from varangian.rules.verified import paired, patient, verified
 

@@ -12,23 +12,24 @@ for f, f is lowered to the largest number that it can tolerate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian import robust
 from varangian.core.inbox import Inbox, OfNeighbourhoods
 from varangian.errors import BadInput
-from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, tolerated
-
-Messages = Float[Tensor, "agent slot shared"]
-Mask = Bool[Tensor, "agent slot"]
-Stateless = Combined[tuple[()]]
+from varangian.rules.robust_steps import (
+    Mask,
+    Messages,
+    Stateless,
+    in_place,
+    nearest_first,
+    weighed,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class median:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        return _in_place(inbox, lambda messages, heard: robust.median(messages, mask=heard), any_order=True)
+        return in_place(inbox, lambda messages, heard: robust.median(messages, mask=heard), any_order=True)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class trimmed_mean:
         def trimmed(messages: Messages, heard: Mask | None, f: int | Tensor) -> Tensor:
             return robust.trimmed_mean(messages, f, mask=heard)
 
-        return _in_place(inbox, trimmed, tolerated(self.f, inbox.heard), any_order=True)
+        return in_place(inbox, trimmed, tolerated(self.f, inbox.heard), any_order=True)
 
 
 @dataclass(frozen=True)
@@ -155,138 +156,7 @@ class geometric_median:
                 messages, smoothing=self.smoothing, iterations=self.iterations, tolerance=0, mask=heard
             )
 
-        return _weighed(inbox, weights)
-
-
-@dataclass(frozen=True)
-class krum:
-    """Krum: the one model that has the nearest neighbours.
-
-    Equation:
-        C_l = the |N_k| − f − 2 models nearest to θ̂_l
-        s_l = Σ_{j∈C_l} ‖θ̂_l − θ̂_j‖²
-        θ_k = θ̂_m,  m = argmin_{l∈N_k} s_l
-
-    One model replaces another: nothing is averaged. If models tie, as the nearest two of three always do, the one
-    nearest to the agent's own wins.
-
-    Assumes: At most f Byzantine neighbours, 2f + 2 < |N_k|, and one task.
-    Cost: |N_k|² d operations.
-
-    Example:
-        >>> from varangian import rules, simulate, studies
-        >>> study = studies.target_localization(agents=12)
-        >>> result = simulate(study, rule=rules.krum(f=1), rounds=5)
-
-    Reference:
-        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
-        descent", NeurIPS 2017, section 4.
-        https://papers.nips.cc/paper/2017/hash/f4b9ec30ad9f68f89b29639786cb62ef-Abstract.html
-    """
-
-    f: float = 0.2
-    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
-
-    def __post_init__(self) -> None:
-        check_tolerated(self.f)
-
-    def init(self, table: Table) -> tuple[()]:
-        return ()
-
-    def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        def weights(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
-            return robust.krum_weights(messages, f, mask=heard)
-
-        return _weighed_nearest_first(inbox, weights, tolerated(self.f, inbox.heard))
-
-
-@dataclass(frozen=True)
-class multi_krum:
-    """Multi-Krum: the mean of the m models that have the nearest neighbours.
-
-    Equation:
-        M_k = the m models with the lowest scores s_l
-        θ_k = mean_{l∈M_k} θ̂_l
-
-    The scores s_l are those of `krum`.
-
-    Assumes: At most f Byzantine neighbours, 2f + 2 < |N_k|, and one task.
-    Cost: |N_k|² d operations.
-
-    Example:
-        >>> from varangian import rules, simulate, studies
-        >>> study = studies.target_localization(agents=12)
-        >>> result = simulate(study, rule=rules.multi_krum(f=1, m=3), rounds=5)
-
-    Reference:
-        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
-        descent", NeurIPS 2017, section 6.
-        https://papers.nips.cc/paper/2017/hash/f4b9ec30ad9f68f89b29639786cb62ef-Abstract.html
-    """
-
-    f: float = 0.2
-    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
-    m: int | None = None
-    """m: how many models to average, at most as many as were heard. By default |N_k| − f."""
-
-    def __post_init__(self) -> None:
-        check_tolerated(self.f)
-        if self.m is not None and self.m < 1:
-            raise BadInput(f"multi_krum averages at least one model, but m is {self.m}")
-
-    def init(self, table: Table) -> tuple[()]:
-        return ()
-
-    def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        m = None if self.m is None else min(self.m, inbox.heard.shape[1])
-
-        def weights(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
-            return robust.multi_krum_weights(messages, f, m, mask=heard)
-
-        return _weighed_nearest_first(inbox, weights, tolerated(self.f, inbox.heard))
-
-
-@dataclass(frozen=True)
-class monna:
-    """MoNNA: the mean of the models nearest to one's own, which is one of them.
-
-    Equation:
-        C_k = the |N_k| − f models nearest to θ̂_k
-        θ_k = mean_{l∈C_k} θ̂_l
-
-    This is the nearest-neighbour averaging of the paper. The task's optimiser provides the local momentum of the paper.
-    Of the robust functions, this one alone puts the agent itself first, and it costs the least. The error is of the
-    order of f / |N_k|.
-
-    Limits: a Byzantine neighbour that stays near is averaged like a friend.
-
-    Assumes: At most f Byzantine neighbours, 2f < |N_k|, and similar tasks.
-    Cost: |N_k| d operations.
-
-    Example:
-        >>> from varangian import rules, simulate, studies
-        >>> study = studies.target_localization(agents=12)
-        >>> result = simulate(study, rule=rules.monna(f=1), rounds=5)
-
-    Reference:
-        Farhadkhani, Guerraoui, Gupta, Hoang, Pinot and Stephan, "Robust collaborative learning with linear gradient
-        overhead", ICML 2023. https://proceedings.mlr.press/v202/farhadkhani23a.html
-    """
-
-    f: float = 0.2
-    """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
-
-    def __post_init__(self) -> None:
-        check_tolerated(self.f)
-
-    def init(self, table: Table) -> tuple[()]:
-        return ()
-
-    def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        def weights(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
-            return robust.monna_weights(messages, f, mask=heard)
-
-        return _weighed(inbox, weights, tolerated(self.f, inbox.heard))
+        return weighed(inbox, weights)
 
 
 @dataclass(frozen=True)
@@ -323,8 +193,8 @@ class centerpoint:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        nearest, _ = _nearest_first(inbox)
-        return _in_place(nearest, lambda messages, heard: robust.centerpoint(messages, mask=heard))
+        nearest, _ = nearest_first(inbox)
+        return in_place(nearest, lambda messages, heard: robust.centerpoint(messages, mask=heard))
 
 
 @dataclass(frozen=True)
@@ -369,7 +239,7 @@ class nearest_neighbour_mixing:
         def mixed_then(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
             return _THEN[self.then](robust.nearest_neighbour_mixing(messages, f, mask=heard), heard, f)
 
-        return _in_place(inbox, mixed_then, tolerated(self.f, inbox.heard))
+        return in_place(inbox, mixed_then, tolerated(self.f, inbox.heard))
 
 
 _THEN: Mapping[str, OfNeighbourhoods] = {
@@ -378,28 +248,3 @@ _THEN: Mapping[str, OfNeighbourhoods] = {
     "geometric-median": lambda mixed, heard, f: robust.geometric_median(mixed, iterations=20, tolerance=0, mask=heard),
     "krum": lambda mixed, heard, f: robust.krum(mixed, f, mask=heard),
 }
-
-
-def _in_place(inbox: Inbox, vector: OfNeighbourhoods, *of_agents: Tensor, any_order: bool = False) -> Stateless:
-    """The result for a neighbourhood replaces the part of the model that travels."""
-    return Combined(inbox.with_private(inbox.by_neighbourhood(vector, *of_agents, any_order=any_order)), None, ())
-
-
-def _weighed(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
-    """The mixture with the weights that the function finds."""
-    found = inbox.by_neighbourhood(weights, *of_agents)
-    return Combined(inbox.mix(found), found, ())
-
-
-def _weighed_nearest_first(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: Tensor) -> Stateless:
-    """The same, for functions that break ties by the order of the models."""
-    nearest, order = _nearest_first(inbox)
-    found = nearest.by_neighbourhood(weights, *of_agents)
-    found = torch.zeros_like(found).scatter(1, order, found)
-    return Combined(inbox.mix(found), found, ())
-
-
-def _nearest_first(inbox: Inbox) -> tuple[Inbox, Int[Tensor, "agent slot"]]:
-    """The neighbours ordered by distance, the agent itself first, for functions that depend on the order."""
-    order = inbox.distance(inbox.own).argsort(dim=1, stable=True)
-    return replace(inbox, source=inbox.source.gather(1, order), heard=inbox.heard.gather(1, order)), order
