@@ -103,10 +103,10 @@ LINES = {
     "--engine local --gpus-per-shard 1": "--gpus-per-shard is for a cluster; add --engine ray, or leave it out",
     "--engine rya": "unknown engine 'rya'; did you mean 'ray'? (known: local, ray)",
     "--engine ray --shards 0": "at least one shard, but shards is 0",
-    "--engine ray --gpus-per-shard -1": "but gpus_per_shard is -1",
+    "--engine ray --gpus-per-shard -1": "gpus_per_shard must be finite and 0 or more, but is -1",
     "--engine ray --gpus-per-shard 1.5": "above 1, gpus_per_shard must be a whole number",
     "--engine ray --gpus-per-shard 0.5": "0.5 GPUs are needed (0.5 per cell), but the cluster at local has 0",
-    "--engine ray --gpus-per-shard 1 --shards 2": "2 GPUs are needed (1 a shard), but the cluster at local has 0",
+    "--engine ray --gpus-per-shard 1 --shards 2": "2 GPUs are needed (1 per shard), but the cluster at local has 0",
 }
 
 
