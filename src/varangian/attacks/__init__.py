@@ -1,6 +1,6 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.base import Attack, Insight, Poisons, View
+from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.fang import fang_krum, fang_trimmed_mean
@@ -24,6 +24,7 @@ from varangian.core.messages import ToAll, ToEach
 __all__ = [
     "Attack",
     "Insight",
+    "Knowledge",
     "Poisons",
     "ToAll",
     "ToEach",
@@ -42,6 +43,7 @@ __all__ = [
     "gaussian",
     "inner_product",
     "isolation",
+    "knowledge_of",
     "label_flip",
     "mimic",
     "min_max",

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, sender_row, to_each
 from varangian.core.messages import ToEach
 from varangian.errors import BadInput
@@ -49,6 +49,7 @@ class fang_trimmed_mean:
     b: float = 2.0
     """How far to go beyond the extreme, as a factor above 1."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -85,7 +86,7 @@ class fang_krum:
     paper's bound λ_0 and is halved until the f equal messages have the lowest score. If that never happens, the
     smallest λ tried is sent. It works against Krum. Rules that judge by loss are hardly harmed.
 
-    Knows: The models that each victim hears, the victim's last model, and that the rule is Krum.
+    Knows: The models that each victim hears, and the victim's last model. It supposes that the rule is Krum.
     Cost: O(n² (d + halvings)) per victim and round, for models of d parameters.
 
     Example:
@@ -101,6 +102,7 @@ class fang_krum:
     halvings: int = 20
     """How often to halve λ at most."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

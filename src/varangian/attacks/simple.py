@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.base import AnyAttack, Poisons, View, is_local
+from varangian.attacks.base import AnyAttack, Knowledge, Poisons, View, is_local, knowledge_of
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
 
@@ -44,6 +44,7 @@ class uniform:
     high: float = 0.1
     """The upper end of the interval."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class gaussian:
     std: float = 1.0
     """The standard deviation of every coordinate."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -124,6 +126,7 @@ class sign_flip:
     scale: float = 1.0
     """The length of the message, in lengths of the sender's own model."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -162,6 +165,7 @@ class shrink:
     most: float = 0.1
     """The largest factor."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -200,6 +204,7 @@ class pulling:
     step: float = 0.05
     """The part of the way to the point that a message goes in one round."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -240,6 +245,7 @@ class not_finite:
         Ours. It stands for numerical overflow and for corrupt memory.
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -272,6 +278,7 @@ class silent:
         Folklore. It stands for nodes that are down from the start.
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -307,6 +314,7 @@ class crash:
     at: int = 100
     """The first round of silence."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -348,6 +356,10 @@ class sleeper:
     def __post_init__(self) -> None:
         if isinstance(self.then, Poisons):
             raise BadInput(f"sleeper changes messages, but {self.then} changes data; run it by itself")
+
+    @property
+    def knows(self) -> tuple[Knowledge, ...]:
+        return knowledge_of(self.then)
 
     @property
     def local(self) -> bool:

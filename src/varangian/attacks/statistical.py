@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, to_each
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
@@ -57,6 +57,7 @@ class alie:
     z: float | None = None
     """The number of standard deviations. By default the most that a majority allows, from the second equation."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -105,6 +106,8 @@ class inner_product:
     epsilon: float = 0.5
     """ε: how far to go back, in mean honest changes."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -143,6 +146,7 @@ class min_max:
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -189,6 +193,7 @@ class min_sum:
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -244,6 +249,8 @@ class mimic:
 
     agent: int | None = None
     """The number of the agent to copy. By default agent s of the equation."""
+
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
 
     def __post_init__(self) -> None:
         if self.agent is not None and self.agent < 0:

@@ -104,7 +104,10 @@ def byzantine_messages(
     def last_loss(models: Models) -> Float[Tensor, " agent"]:
         return own_loss(world.model, models, state.sample)
 
-    insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
+    def upcoming() -> Sample:
+        return next_sample(world, state)[0]
+
+    insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee, upcoming)
     view = View(
         round=state.round,
         adapted=honest.adapted,

@@ -26,6 +26,7 @@ from varangian.core.graph import Graph
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach
 from varangian.rules.base import Rule
+from varangian.testing.knowledge import undeclared
 from varangian.testing.scenarios import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 
 Complaints = Iterator[str]
@@ -55,6 +56,12 @@ def check_attack(attack: Attack[Any], parameters: int = 2) -> None:
 
     >>> from varangian import attacks
     >>> check_attack(attacks.pulling(point=(1.0, 2.0, 3.0)), parameters=3)
+    >>> class secretive(attacks.pulling):
+    ...     knows = ()
+    >>> check_attack(secretive())
+    Traceback (most recent call last):
+    AssertionError: secretive(point=(0.0,), step=0.05) violates declared knowledge: the models of normal agents change \
+what it sends, but it does not declare 'messages' (float32)
     """
     _check(attack, {name: partial(of, parameters=parameters) for name, of in ATTACK_PROPERTIES.items()})
 
@@ -297,6 +304,7 @@ RULE_PROPERTIES: Mapping[str, Property] = {
 
 ATTACK_PROPERTIES: Mapping[str, Property] = {
     "one row for each sender or edge": _attack_shapes,
+    "declared knowledge": undeclared,
     "determinism": _same_attack_twice,
     "no mutation of the view": _attack_mutates,
     "equivariance to relabelling agents": _attack_labels_matter,

@@ -172,7 +172,10 @@ class Stage:
             heard = delivered.heard(source, wiring.tables[0]).to(adapted.dtype)
             return (heard[:, :, None] * delivered.rows[source]).sum(1) / heard.sum(1, keepdim=True)
 
-        return Insight(model, adapted, (adapted * 0.9,), lambda models: models.square().sum(1), foresee)
+        def risk(models: Tensor) -> Tensor:
+            return models.square().sum(1)
+
+        return Insight(model, adapted, (adapted * 0.9,), risk, foresee, upcoming=lambda: (adapted * 0.8,))
 
     def outcome(self, attack: Attack[Any]) -> list[Tensor]:
         """The messages of each round, by sender or by sender and receiver. The last column is 1 for silence."""
