@@ -2,10 +2,12 @@
 
 from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.best_response import best_response
+from varangian.attacks.blind_spots import blind_direction, null_space
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
+from varangian.attacks.rehearsal import strongest
 from varangian.attacks.simple import (
     crash,
     gaussian,
@@ -31,6 +33,7 @@ __all__ = [
     "View",
     "alie",
     "best_response",
+    "blind_direction",
     "collusion",
     "crash",
     "delay",
@@ -49,6 +52,7 @@ __all__ = [
     "min_max",
     "min_sum",
     "not_finite",
+    "null_space",
     "pulling",
     "scaled",
     "shrink",
@@ -56,6 +60,7 @@ __all__ = [
     "silent",
     "sleeper",
     "spectral_dissensus",
+    "strongest",
     "sybil",
     "uniform",
 ]

@@ -51,13 +51,21 @@ class Insight:
     sample: Sample
     """The sample that each agent has just trained on (`sample`)."""
     risk: Risk
-    """The true risk of a model for each agent (`truth`). Where it is unknown, the loss on the last sample."""
+    """The true risk of a model for each agent (`truth`). Where it is unknown, the loss on the last sample.
+
+    Models may have a dimension for trials before the agents."""
     foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
     """The models that agents would combine if these messages were sent and they judged on the last sample (`rule` and
     `sample`).
 
     The second argument is another rule to try, which starts with an empty state. None means the rule that agents
     follow, with its state."""
+    foresee_each: Callable[[Float[Tensor, "trial agent shared"], Rule[Any] | None], Tensor]
+    """As `foresee`, for many trials at once: models (trial, agent, parameter). In each trial, all Byzantine neighbours
+    of an agent send it the same message; a message that is not finite counts as silence."""
+    rehearse: Callable[[AnyAttack, Any, int], Models]
+    """The models of all agents after some more rounds of an attack with a given state, on samples like their own but
+    not the same (`rule`, `sample` and `truth`)."""
     upcoming: Callable[[], Sample]
     """The sample that each agent judges on next (`future sample`)."""
 

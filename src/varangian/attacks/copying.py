@@ -45,6 +45,8 @@ class scaled:
     """How many times the update counts."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ()
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (-10.0, -1.0, 0.3, 3.0, 30.0, 100.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()

@@ -51,6 +51,8 @@ class fang_trimmed_mean:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "b"
+    strengths: ClassVar[tuple[float, ...]] = (1.01, 1.1, 1.3, 4.0, 10.0, 100.0)
 
     def __post_init__(self) -> None:
         if not 1 < self.b < float("inf"):
@@ -92,7 +94,7 @@ class fang_krum:
     Example:
         >>> from varangian import attacks
         >>> attacks.fang_krum(halvings=10)
-        fang_krum(halvings=10)
+        fang_krum(halvings=10, factor=1.0)
 
     Reference:
         Fang, Cao, Jia and Gong, "Local model poisoning attacks to Byzantine-robust federated learning", USENIX
@@ -101,9 +103,13 @@ class fang_krum:
 
     halvings: int = 20
     """How often to halve λ at most."""
+    factor: float = 1.0
+    """How far to go, in units of λ; 1 is the largest tried length that Krum selects."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def __post_init__(self) -> None:
         if self.halvings < 0:
@@ -116,7 +122,7 @@ class fang_krum:
         def craft(around: Company) -> Tensor:
             start = view.previous[around.victim]
             against = torch.where(around.mean >= start, -1.0, 1.0).to(start.dtype)
-            return start + self._length(around, start, against)[:, None] * against
+            return start + self.factor * self._length(around, start, against)[:, None] * against
 
         return ToEach(to_each(view, craft)), state
 

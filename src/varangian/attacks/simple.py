@@ -128,6 +128,8 @@ class sign_flip:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "scale"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -206,6 +208,8 @@ class pulling:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "step"
+    strengths: ClassVar[tuple[float, ...]] = (0.005, 0.02, 0.1, 0.2, 0.5, 1.0)
 
     def __post_init__(self) -> None:
         if not self.point:

@@ -59,6 +59,8 @@ class alie:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "z"
+    strengths: ClassVar[tuple[float, ...]] = (0.1, 0.3, 1.0, 2.0, 4.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -107,6 +109,8 @@ class inner_product:
     """ε: how far to go back, in mean honest changes."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.1, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -121,7 +125,7 @@ class min_max:
     """Sends a model as far from the honest mean as the most distant honest models are from each other.
 
     Equation:
-        m_k = μ_k + γ p
+        m_k = μ_k + factor · γ p
         max_l ‖m_k − θ̂_l‖ ≤ max_ij ‖θ̂_i − θ̂_j‖
 
     Two-faced: each victim k hears a different message. i, j and l are the honest agents that k hears, itself
@@ -135,7 +139,7 @@ class min_max:
     Example:
         >>> from varangian import attacks
         >>> attacks.min_max(deviation="sign")
-        min_max(deviation='sign')
+        min_max(deviation='sign', factor=1.0)
 
     Reference:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
@@ -145,9 +149,13 @@ class min_max:
     deviation: Deviation = "std"
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
+    factor: float = 1.0
+    """How far to go, in units of γ; 1 is the largest that hides."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -159,7 +167,7 @@ class min_max:
             square, along = gap.square().sum(2), (gap * p[:, None]).sum(2)
             widest = around.squared_distances.amax((1, 2))[:, None]
             gamma = (along.square() + (widest - square).clamp(min=0)).sqrt() - along
-            return around.mean + gamma.amin(1, keepdim=True) * p
+            return around.mean + self.factor * gamma.amin(1, keepdim=True) * p
 
         return ToEach(to_each(view, craft)), state
 
@@ -169,7 +177,7 @@ class min_sum:
     """Sends a model whose squared distances to the honest models sum to no more than an honest model's.
 
     Equation:
-        m_k = μ_k + γ p
+        m_k = μ_k + factor · γ p
         γ² = (1 / (n − f)) (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ_k − θ̂_l‖²)
 
     Two-faced: each victim k hears a different message. i and l are the n − f honest agents that k hears, itself
@@ -182,7 +190,7 @@ class min_sum:
     Example:
         >>> from varangian import attacks
         >>> attacks.min_sum(deviation="unit")
-        min_sum(deviation='unit')
+        min_sum(deviation='unit', factor=1.0)
 
     Reference:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
@@ -192,9 +200,13 @@ class min_sum:
     deviation: Deviation = "std"
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
+    factor: float = 1.0
+    """How far to go, in units of γ; 1 is the largest that hides."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -206,7 +218,7 @@ class min_sum:
             largest = (around.squared_distances * honest[:, None]).sum(2).amax(1, keepdim=True)
             square = (around.mean[:, None] - around.models).square().sum(2)
             room = (largest - (square * honest).sum(1, keepdim=True)).clamp(min=0)
-            return around.mean + (room / around.count).sqrt() * p
+            return around.mean + self.factor * (room / around.count).sqrt() * p
 
         return ToEach(to_each(view, craft)), state
 

@@ -53,6 +53,8 @@ class dissensus:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -144,6 +146,8 @@ class spectral_dissensus:
     """ε: how hard to push."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 1.0, 10.0, 30.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()

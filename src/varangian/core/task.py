@@ -100,10 +100,17 @@ def side_by_side(
         return Quadratic(optimum.to(dtype), curvature.to(dtype))
 
     def of(models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        measured = [part(own) for part, own in zip(parts, models.split(agents), strict=True)] if parts else []
-        return {name: torch.cat([m[name] for m in measured]) for name in measured[0]} if measured else {}
+        measured = [part(own) for part, own in zip(parts, models.split(agents, -2), strict=True)] if parts else []
+        return {name: torch.cat([m[name] for m in measured], -1) for name in measured[0]} if measured else {}
 
     return of
+
+
+def takes_trials(evaluation: Evaluation | None) -> bool:
+    """Whether an evaluation takes models with a dimension for trials before the agents."""
+    if isinstance(evaluation, Evaluations):
+        return all(map(takes_trials, evaluation.parts))
+    return isinstance(evaluation, Quadratic | HeldOut)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +121,10 @@ class Quadratic:
     curvature: Float[Tensor, "agent parameter parameter"]
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """The regret, and the mean square deviation ‖θ − θ*‖²."""
+        """The regret, and the mean square deviation ‖θ − θ*‖². Models may have more dimensions before the agents."""
         error = models - self.optimum
-        bent = (self.curvature @ error[:, :, None])[:, :, 0]
-        return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
+        bent = (self.curvature @ error[..., None])[..., 0]
+        return {"regret": (error * bent).sum(-1), "msd": error.square().sum(-1)}
 
     def to(self, device: torch.device) -> Quadratic:
         return Quadratic(self.optimum.to(device), self.curvature.to(device))

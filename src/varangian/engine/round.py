@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -19,9 +19,10 @@ from varangian.attacks.base import Attack, Insight, View
 from varangian.core.exchange import Exchange
 from varangian.core.inbox import Inbox, Table
 from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
-from varangian.core.models.base import Models, Sample, own_loss
+from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
-from varangian.engine.rule_memory import carried_over, initial_memory
+from varangian.engine.foresight import insight_of
+from varangian.engine.rule_memory import carried_over
 from varangian.engine.state import Seen, State, exchange_of
 from varangian.engine.world import World
 from varangian.rules.base import Rule
@@ -94,20 +95,7 @@ def byzantine_messages(
     if not len(world.byzantine):
         return None, state.attack
 
-    def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        delivered = deliver(honest.adapted, sent, world.byzantine)
-        exchange = exchange_of(world, state, adapted, delivered, state.sample)
-        if other is None or other == rule:
-            return combine(world, rule, memory, exchange)[0]
-        return combine(world, other, initial_memory(other, wiring, adapted.dtype), exchange)[0]
-
-    def last_loss(models: Models) -> Float[Tensor, " agent"]:
-        return own_loss(world.model, models, state.sample)
-
-    def upcoming() -> Sample:
-        return next_sample(world, state)[0]
-
-    insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee, upcoming)
+    insight = insight_of(world, rule, memory, state, adapted, honest, play_round, next_sample)
     view = View(
         round=state.round,
         adapted=honest.adapted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,6 +41,8 @@ class World:
     byzantine_draws: Draws
     sample: Callable[[int], Sample]
     """From the round to its sample."""
+    imagined_sample: Callable[[int], Sample]
+    """Samples like those of the same round, but other draws: for adversaries that think ahead."""
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
     first_of_byzantine: Models
@@ -164,6 +167,7 @@ def prepare(
         draws=everyone,
         byzantine_draws=everyone.take(byzantine_rows),
         sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
+        imagined_sample=imagined_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows,
         first_of_byzantine=start[byzantine_rows],
@@ -241,3 +245,15 @@ def sampler(
     return prefetched(
         lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
     )
+
+
+def imagined_sampler(
+    tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
+) -> Callable[[int], Sample]:
+    """As `sampler`, with draws that no run has. Nothing is drawn before the first call."""
+
+    @cache
+    def made() -> Callable[[int], Sample]:
+        return sampler(tasks, [Draws(-1 - own.seed, own.agent) for own in draws], dtype, executor)
+
+    return lambda round: made()(round)

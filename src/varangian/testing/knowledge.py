@@ -18,6 +18,8 @@ NEEDED: dict[str, tuple[Knowledge, ...]] = {
     "sample": ("sample",),
     "risk": ("truth",),
     "foresee": ("rule", "sample"),
+    "foresee_each": ("rule", "sample"),
+    "rehearse": ("rule", "sample", "truth"),
     "upcoming": ("future sample",),
 }
 """The knowledge that each part of an insight belongs to. The model, which is the loss function, is known to all."""

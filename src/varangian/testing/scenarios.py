@@ -172,10 +172,30 @@ class Stage:
             heard = delivered.heard(source, wiring.tables[0]).to(adapted.dtype)
             return (heard[:, :, None] * delivered.rows[source]).sum(1) / heard.sum(1, keepdim=True)
 
-        def risk(models: Tensor) -> Tensor:
-            return models.square().sum(1)
+        def foresee_each(told: Tensor, rule: Rule[Any] | None = None) -> Tensor:
+            return torch.stack([foresee(ToEach(rows[wiring.receiver]), rule) for rows in told])
 
-        return Insight(model, adapted, (adapted * 0.9,), risk, foresee, upcoming=lambda: (adapted * 0.8,))
+        def rehearse(attack: Attack[Any], state: Any, rounds: int) -> Tensor:
+            """Agents start every round with the same models, so only the last messages count."""
+            network, draws = self.draws.seed.unique(return_inverse=True)[1], self.draws.take(byzantine)
+            models = adapted
+            for ahead in range(rounds):
+                view = View(ahead, adapted, adapted, byzantine, draws, wiring, network, insight)
+                sent, state = attack.send(view, state)
+                models = foresee(sent)
+            return models
+
+        insight = Insight(
+            model=model,
+            models=adapted,
+            sample=(adapted * 0.9,),
+            risk=lambda models: models.square().sum(-1),
+            foresee=foresee,
+            foresee_each=foresee_each,
+            rehearse=rehearse,
+            upcoming=lambda: (adapted * 0.8,),
+        )
+        return insight
 
     def outcome(self, attack: Attack[Any]) -> list[Tensor]:
         """The messages of each round, by sender or by sender and receiver. The last column is 1 for silence."""

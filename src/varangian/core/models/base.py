@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,21 @@ class Model(Protocol):
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         """The models with what training changes besides the step itself: running statistics, if there are any."""
         ...
+
+
+class InputLayer(NamedTuple):
+    """The weights that multiply the input of a model: some columns of its parameters, `features` per output."""
+
+    start: int
+    stop: int
+    features: int
+
+
+@runtime_checkable
+class HasInputLayer(Protocol):
+    """A model that may tell where the weights of its first layer are, if that layer is linear in the input."""
+
+    def input_layer(self, sample: Sample) -> InputLayer | None: ...
 
 
 def own_loss(model: Model, models: Models, sample: Sample) -> Float[Tensor, " agent"]:

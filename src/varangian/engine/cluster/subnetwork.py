@@ -24,7 +24,7 @@ from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
-from varangian.engine.world import World, groups_of, judging_model, placed, sampler, stored
+from varangian.engine.world import World, groups_of, imagined_sampler, judging_model, placed, sampler, stored
 from varangian.errors import BadInput
 
 
@@ -158,6 +158,7 @@ def world_of(
         draws=draws,
         byzantine_draws=of_rows.take(byzantine_rows.to(device)),
         sample=sampler([task], [draws], dtype, executor),
+        imagined_sample=imagined_sampler([task], [draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows.to(device),
         first_of_byzantine=_start(part, part.heard[byzantine_rows], dtype, device),
