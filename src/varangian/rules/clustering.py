@@ -92,9 +92,7 @@ class threshold_clustering:
         return between_groups(ordered, neighbours.sum(1) - f)
 
 
-def between_groups(
-    distance: Float[Tensor, "agent slot"], number: Int[Tensor, " agent"]
-) -> Float[Tensor, "agent 1"]:
+def between_groups(distance: Float[Tensor, "agent slot"], number: Int[Tensor, " agent"]) -> Float[Tensor, "agent 1"]:
     """The middle between the means of a near and a far group: the first `number` of some sorted distances, divided so
     that squared deviations within groups are smallest. It is 0 where fewer than two distances are finite.
 

@@ -85,7 +85,8 @@ def _cosines(
     ours, theirs = own - last, messages - last[:, None]
     length = torch.linalg.vector_norm(theirs, dim=2, keepdim=True)
     ours = ours / torch.linalg.vector_norm(ours, dim=1, keepdim=True)
-    return ((theirs / length) * ours[:, None]).sum(2).nan_to_num(0.0, 0.0, 0.0).clamp(-1, 1)
+    cosine: Tensor = ((theirs / length) * ours[:, None]).sum(2)
+    return cosine.nan_to_num(0.0, 0.0, 0.0).clamp(-1, 1)
 
 
 @dataclass(frozen=True)
