@@ -191,7 +191,7 @@ class PairDraws:
 
     def uniform(self, purpose: str, round: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "agent slot"]:
         """Uniform on [0, 1)."""
-        of_receiver = self.draws.take(self.receivers).bits(purpose, self.draws.agent.new_tensor([round]), 1)[0]
+        of_receiver = self.draws.take(self.receivers).bits(purpose, self.draws._span(round, 1), 1)[0]
         # Every receiver has a stream of its own in every round, read at the number of the sender.
         bits = _mixed(of_receiver + (self.draws.agent[self.senders] + 1) * _GOLDEN)
         return _fractions(bits, dtype)
