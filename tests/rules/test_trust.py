@@ -66,7 +66,7 @@ def test_fltrust_equals_a_loop(seed: int, dense: bool) -> None:
 
 @pytest.mark.parametrize("attack", [gaussian(30.0, 1.0), sign_flip(4.0)], ids=repr)
 def test_fltrust_withstands_a_majority(attack: object) -> None:
-    """Twelve of twenty are Byzantine, and all learn one task: more than half, as in the paper's experiments."""
+    """Twelve of twenty are Byzantine, and all learn one task. No function that looks for a middle can do this."""
     task, graph = estimation(torch.full((20, 5), 3.0, dtype=torch.float64)), Graph.complete(20)
     trusting, averaging, alone = (
         error(task, graph, rule, attack, 12) for rule in (fltrust(), rules.average(), rules.alone())

@@ -28,8 +28,8 @@ class threshold_clustering:
         θ_k = v  after M iterations
 
     A model outside the radius is replaced by v, and so has no pull. v stays a mixture of models, so this is a weighing
-    rule. In the paper a server clusters the gradients of clients, for one centre per cluster. Here every agent
-    clusters the models it hears around its own.
+    rule. The paper clusters gradients: for each client those of all clients, all at this client's model. Here every
+    agent clusters the models that it hears.
 
     The radius of the paper's theory lies between the spread within a cluster and the distance between clusters, which
     nobody knows. By default, the rule sets aside the f farthest neighbours and divides the others into a near and a far

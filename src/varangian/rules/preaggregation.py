@@ -62,7 +62,7 @@ class bucketing:
     rule: AnyRule = field(default_factory=median)
     """The rule to apply to the buckets."""
     size: int = 2
-    """s: how many neighbours share a bucket; 2 in most of the paper's experiments."""
+    """s: how many neighbours share a bucket. With 1, the other rule sees the neighbours themselves."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
