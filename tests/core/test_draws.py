@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varangian.core.draws import Draws, prefetched
+from varangian.core.draws import Draws, PairDraws, prefetched
 
 torch.set_num_threads(1)
 quickly = settings(max_examples=60, deadline=None)
@@ -153,3 +153,27 @@ def test_drawing_ahead_draws_each_block_once() -> None:
     for round in range(24):
         one(round)
     assert calls == [0, 8, 16]
+
+
+@quickly
+@given(seeds, rounds, st.sampled_from(BOTH))
+def test_a_pairs_draw_depends_on_the_two_and_nothing_else(seed: int, round: int, dtype: torch.dtype) -> None:
+    receivers, senders = torch.tensor([3, 0, 5]), torch.tensor([[3, 1, 4, 2], [0, 5, 4, 3], [5, 0, 1, 2]])
+    drawn = PairDraws(Draws.of(seed, 6), receivers, senders).uniform("order", round, dtype)
+    assert drawn.dtype == dtype and float(drawn.min()) >= 0 and float(drawn.max()) < 1
+    # Two networks side by side, other rows and other slots: the same pair has the same number.
+    rows = torch.tensor([5, 3, 1, 0, 2, 4])
+    place = rows.argsort()
+    joined = Draws.join([Draws.of(seed ^ 1, 6), Draws.of(seed, 6).take(rows)])
+    again = PairDraws(joined, place[receivers[1:]] + 6, place[senders[1:].flip(1)] + 6).uniform("order", round, dtype)
+    assert torch.equal(again, drawn[1:].flip(1))
+
+
+def test_pairs_rounds_purposes_and_directions_differ() -> None:
+    everyone = torch.arange(40)
+    pairs = PairDraws(Draws.of(0, 40), everyone, everyone.expand(40, 40))
+    one, later, other = (pairs.uniform(*which) for which in (("a", 0), ("a", 1), ("b", 0)))
+    for numbers in (later, other, one.T):
+        off_diagonal = ~torch.eye(40, dtype=torch.bool)
+        assert abs(float(torch.corrcoef(torch.stack((one[off_diagonal], numbers[off_diagonal])))[0, 1])) < 0.08
+    assert abs(float(one.mean()) - 0.5) < 0.02 and len(one.unique()) == 1600

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
@@ -28,6 +29,7 @@ def one_agent(
     forgetting: float = 0.5,
     groups: Sequence[int] | None = None,
     byzantine: Sequence[int] = (),
+    round: int = 0,
 ) -> Inbox:
     """The inbox of agent 0, which has the model `own` and hears `messages`; None means silence.
 
@@ -55,6 +57,8 @@ def one_agent(
         forgetting=rows.new_full((count, 1), forgetting),
         step_size=rows.new_full((count, 1), step_size),
         truth=Truth(table, rows, group, normal, lambda models: (models - goal).square().sum(1)),
+        round=round,
+        pairs=PairDraws(Draws.of(0, count), table.receivers, table.senders),
     )
 
 

@@ -140,6 +140,16 @@ def test_who_hears_nobody_stays_as_it_is() -> None:
         assert model_of(rule, one_agent([1, 2, 3])) == [1, 2, 3, 7]
 
 
+def test_copies_of_a_model_that_nobody_trained_stop_krum_and_the_geometric_median() -> None:
+    """What a reader should know: agents that skip a batch send the model that all had, in the middle of all steps."""
+    steps = [[0.2, 1, 0], [0.2, -1, 0], [0.2, 0, 1], [0.2, 0, -1], [0.2, 0.7, 0.7], [0.2, -0.7, -0.7]]
+    trained, a_quarter_copies = one_agent(*steps), one_agent(*steps, [0, 0, 0], [0, 0, 0])
+    for rule in (krum(f=1), geometric_median()):
+        assert model_of(rule, trained)[0] == pytest.approx(0.2)
+        assert model_of(rule, a_quarter_copies)[:3] == pytest.approx([0, 0, 0], abs=1e-4)
+    assert model_of(rules.average(), a_quarter_copies)[0] == pytest.approx(0.15)
+
+
 # Against a loop -------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,13 @@ def _mixed(z: Tensor) -> Tensor:
     return z.bitwise_xor_(_shifted(z, 31))
 
 
+def _fractions(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers in [0, 1) from random bits."""
+    # Keep as many bits as the mantissa holds: with more, the result could round up to 1.
+    keep = 24 if dtype == torch.float32 else 53
+    return _shifted(bits, 64 - keep).to(dtype).mul_(2.0**-keep)
+
+
 @dataclass(frozen=True, eq=False)
 class Draws:
     """The random numbers of some agents. An agent is identified by its seed and its number in that seed's network.
@@ -120,10 +127,7 @@ class Draws:
         Returns:
             A tensor of shape (round, agent, width).
         """
-        bits = self.bits(purpose, self._span(start, rounds), width)
-        # Keep as many bits as the mantissa holds: with more, the result could round up to 1.
-        keep = 24 if dtype == torch.float32 else 53
-        return _shifted(bits, 64 - keep).to(dtype).mul_(2.0**-keep)
+        return _fractions(self.bits(purpose, self._span(start, rounds), width), dtype)
 
     def normal_rounds(
         self, purpose: str, start: int, rounds: int, width: int, dtype: torch.dtype = torch.float32
@@ -165,6 +169,32 @@ class Draws:
 
     def _span(self, start: int, rounds: int) -> Int[Tensor, " round"]:
         return torch.arange(rounds, device=self.seed.device) + start
+
+
+@dataclass(frozen=True, eq=False)
+class PairDraws:
+    """The random numbers of pairs of agents, one of which hears the other, as tables of (agent, slot).
+
+    A number depends on (seed, purpose, round, receiver, sender) and on nothing else.
+
+    >>> pairs = PairDraws(Draws.of(seed=0, agents=3), torch.tensor([1]), torch.tensor([[1, 0, 2]]))
+    >>> turned = PairDraws(Draws.of(seed=0, agents=3), torch.tensor([1]), torch.tensor([[1, 2, 0]]))
+    >>> bool((pairs.uniform("order", round=7)[0, 1] == turned.uniform("order", round=7)[0, 2]).item())
+    True
+    """
+
+    draws: Draws
+    receivers: Int[Tensor, " agent"]
+    """The rows of the receivers in `draws`."""
+    senders: Int[Tensor, "agent slot"]
+    """The rows of the senders."""
+
+    def uniform(self, purpose: str, round: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "agent slot"]:
+        """Uniform on [0, 1)."""
+        of_receiver = self.draws.take(self.receivers).bits(purpose, self.draws._span(round, 1), 1)[0]
+        # Every receiver has a stream of its own in every round, read at the number of the sender.
+        bits = _mixed(of_receiver + (self.draws.agent[self.senders] + 1) * _GOLDEN)
+        return _fractions(bits, dtype)
 
 
 def prefetched(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:

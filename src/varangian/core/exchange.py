@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Risk, Truth
 from varangian.core.inbox import DIRECT, Evaluator, Inbox
@@ -37,6 +38,8 @@ class Exchange:
     normal: Bool[Tensor, "agent 1"]
     group: Int[Tensor, " agents"]
     risk: Risk | None
+    draws: Draws
+    """The random numbers of all agents that send messages."""
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
         """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
@@ -54,5 +57,6 @@ class Exchange:
             step_size=of(self.step_size),
             truth=Truth(table, self.adapted, self.group, self.wiring.normal, self.risk),
             round=self.round,
+            pairs=PairDraws(self.draws, table.receivers, table.senders),
             evaluator=evaluator,
         )

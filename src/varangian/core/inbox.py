@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from varangian.core.draws import PairDraws
 from varangian.core.ground_truth import Truth
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.task import JudgedOn
@@ -49,6 +50,10 @@ class Evaluator(Protocol):
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...], any_order: bool
     ) -> Float[Tensor, "agent out"]: ...
 
+    def for_single_slots(self) -> Evaluator:
+        """An evaluator for an inbox in which no two slots share a row."""
+        ...
+
 
 @dataclass(frozen=True)
 class Direct:
@@ -76,6 +81,9 @@ class Direct:
     ) -> Float[Tensor, "agent out"]:
         return function(inbox.received(), inbox.heard, *of_agents)
 
+    def for_single_slots(self) -> Direct:
+        return self
+
 
 DIRECT = Direct()
 
@@ -102,6 +110,8 @@ class Inbox:
     truth: Truth = field(repr=False)
     """What no agent can know; only clairvoyant reference rules use it."""
     round: int = 0
+    pairs: PairDraws | None = field(default=None, repr=False)
+    """Where random numbers per slot come from."""
     evaluator: Evaluator = field(default=DIRECT, repr=False)
     _computed: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
 
@@ -147,6 +157,29 @@ class Inbox:
     def one_step_ahead(self) -> Models:
         """θ̂_k + μ_k ∇ℓ(θ̂_k; ξ_k), on the sample that the agent has just trained on."""
         return self.own.addcmul(self.step_size, self.model.gradient(self.own, self.samples["same"]))
+
+    def random(self, purpose: str) -> Table:
+        """A random number in [0, 1) for every slot. It depends on (seed, purpose, round, receiver, sender) only."""
+        if self.pairs is None:
+            raise BadInput("this inbox has no random numbers; a rule that draws some cannot be used here")
+        return self.pairs.uniform(purpose, self.round, self.own.dtype)
+
+    def in_order(self, order: Int[Tensor, "agent slot"]) -> Inbox:
+        """The same messages with their slots in another order. Slot 0 must stay the agent itself."""
+        pairs = self.pairs and replace(self.pairs, senders=self.pairs.senders.gather(1, order))
+        return replace(self, source=self.source.gather(1, order), heard=self.heard.gather(1, order), pairs=pairs)
+
+    def with_messages(self, messages: Float[Tensor, "agent slot shared"], heard: Bool[Tensor, "agent slot"]) -> Inbox:
+        """The inbox that agents would have if they had received these messages; slot 0 is still their own.
+
+        Rules around rules use it to change messages before another rule sees them. It holds all messages at once.
+        """
+        rows = messages.flatten(0, 1)
+        source = torch.arange(len(rows), device=rows.device).view(heard.shape)
+        evaluator = self.evaluator.for_single_slots()
+        # With other slots, the numbers of the senders say nothing about a slot.
+        pairs = self.pairs if heard.shape == self.heard.shape else None
+        return replace(self, rows=rows, source=source, heard=heard, evaluator=evaluator, pairs=pairs)
 
     def received(self) -> Float[Tensor, "agent slot shared"]:
         """The message of every slot. This can be large: agents × slots × parameters."""

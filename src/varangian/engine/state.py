@@ -79,4 +79,5 @@ def exchange_of(world: World, state: State, adapted: Models, delivered: Delivere
         normal=world.is_normal,
         group=world.group,
         risk=world.risk,
+        draws=world.sender_draws,
     )

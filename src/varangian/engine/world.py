@@ -38,6 +38,8 @@ class World:
     seeds: tuple[int, ...]
     scenes: tuple[Scene, ...]
     draws: Draws
+    sender_draws: Draws
+    """The draws of all agents that send messages: those above, and in a part of a network also those of others."""
     byzantine_draws: Draws
     sample: Callable[[int], Sample]
     """From the round to its sample."""
@@ -165,6 +167,7 @@ def prepare(
         seeds=tuple(seeds),
         scenes=tuple(scenes),
         draws=everyone,
+        sender_draws=everyone,
         byzantine_draws=everyone.take(byzantine_rows),
         sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         imagined_sample=imagined_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),

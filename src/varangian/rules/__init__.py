@@ -14,15 +14,20 @@ The cards of the rules share one notation:
 
 from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
+from varangian.rules.clustering import threshold_clustering
 from varangian.rules.interpolated import interpolated
+from varangian.rules.learned_weights import l2c
 from varangian.rules.multitask import f_resilient, mean_regularised, relationship_learning
 from varangian.rules.nearest import krum, monna, multi_krum
 from varangian.rules.outliers import ios
 from varangian.rules.paper import alone, average, distance_based, loss_based
 from varangian.rules.personal import fedfomo, pens
+from varangian.rules.preaggregation import bucketing, clipped
 from varangian.rules.robust import centerpoint, geometric_median, median, nearest_neighbour_mixing, trimmed_mean
+from varangian.rules.robust_gossip import cs_plus_rg
 from varangian.rules.screening import balance, clipped_gossip, sketchguard, ubar
 from varangian.rules.sparing import sparing
+from varangian.rules.trust import basil, fltrust
 from varangian.rules.verified import paired, patient, verified
 
 __all__ = [
@@ -31,16 +36,22 @@ __all__ = [
     "alone",
     "average",
     "balance",
+    "basil",
     "best_in_hindsight",
+    "bucketing",
     "centerpoint",
+    "clipped",
     "clipped_gossip",
+    "cs_plus_rg",
     "distance_based",
     "f_resilient",
     "fedfomo",
+    "fltrust",
     "geometric_median",
     "interpolated",
     "ios",
     "krum",
+    "l2c",
     "loss_based",
     "mean_regularised",
     "median",
@@ -54,6 +65,7 @@ __all__ = [
     "relationship_learning",
     "sketchguard",
     "sparing",
+    "threshold_clustering",
     "trimmed_mean",
     "ubar",
     "verified",

@@ -120,6 +120,9 @@ class geometric_median:
     the coordinates.
 
     Limits: among few neighbours it is often one of the models itself. With several tasks, the majority task wins.
+    Copies hold it: where c models are equal, the others must pull with more than c in one direction. Agents without a
+    new batch send such copies, as with `krum`. On human activity, where they are nine of thirty, they have 93 % of the
+    weight, and accuracy after eight epochs is 69 %, against 87 % where all agents train in every round.
 
     Assumes: An honest majority in N_k, with the same task.
     Cost: |N_k|² d operations, and |N_k|² per iteration.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -38,4 +36,4 @@ def weighed_nearest_first(inbox: Inbox, weights: OfNeighbourhoods, *of_agents: T
 def nearest_first(inbox: Inbox) -> tuple[Inbox, Int[Tensor, "agent slot"]]:
     """The neighbours ordered by distance, the agent itself first, for functions that depend on the order."""
     order = inbox.distance(inbox.own).argsort(dim=1, stable=True)
-    return replace(inbox, source=inbox.source.gather(1, order), heard=inbox.heard.gather(1, order)), order
+    return inbox.in_order(order), order

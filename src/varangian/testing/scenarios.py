@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from varangian.attacks.base import Attack, Insight, View
-from varangian.core.draws import Draws
+from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Inbox
@@ -71,6 +71,8 @@ class Story:
     y: Tensor
     model: Formula = InPart(4, squared_error)  # noqa: RUF009
     dense: bool = False
+    numbers: Tensor | None = None
+    """The agents' numbers, which address their random numbers, as one row. By default 0, 1, 2, …"""
 
     @staticmethod
     def calm(dtype: torch.dtype, graph: Graph) -> Story:
@@ -80,7 +82,8 @@ class Story:
 
     def with_each(self, change: Callable[[Tensor], Tensor]) -> Story:
         own, previous, sent, u, y = map(change, (self.own, self.previous, self.sent, self.u, self.y))
-        return replace(self, own=own, previous=previous, sent=sent, u=u, y=y)
+        numbers = change(torch.arange(self.graph.agents)[None] if self.numbers is None else self.numbers)
+        return replace(self, own=own, previous=previous, sent=sent, u=u, y=y, numbers=numbers)
 
     def inbox(self, round: int) -> Inbox:
         agents, own = self.graph.agents, self.own[round].clone()
@@ -89,6 +92,9 @@ class Story:
         source = wiring.two_faced_sources[0].clone()
         rows, heard = delivered.rows, delivered.heard(source, wiring.tables[0])
         same, next = ((self.u[at].clone(), self.y[at].clone()) for at in (round, round + 1))
+        who = torch.arange(agents) if self.numbers is None else self.numbers[0]
+        table = wiring.tables[0]
+        pairs = PairDraws(Draws(torch.full_like(who, 5), who), table.receivers, table.senders)
         friends = torch.zeros(agents, dtype=torch.long), torch.ones(agents, dtype=torch.bool)
         return Inbox(
             model=self.model,
@@ -101,7 +107,8 @@ class Story:
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
-            truth=Truth(wiring.tables[0], own, *friends, lambda models: models.square().sum(1)),
+            truth=Truth(table, own, *friends, lambda models: models.square().sum(1)),
+            pairs=pairs,
             evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),
         )
 

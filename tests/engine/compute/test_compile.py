@@ -140,6 +140,8 @@ RULES = [
     rules.clipped_gossip(),
     rules.verified(),
     rules.interpolated(),
+    rules.threshold_clustering(),
+    rules.clipped(rules.average()),
 ]
 NETWORKS: dict[str, tuple[Any, Any, Any]] = {
     "localization": (small(), None, attacks.pulling(step=0.3)),
@@ -172,6 +174,13 @@ def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
 def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
     with pytest.warns(UserWarning, match="runs uncompiled: combined, loss_based"):
         agree(*both(softmax(), byzantine=2, attack=attacks.pulling(step=0.3)))
+
+
+@pytest.mark.usefixtures("_traced_only")
+def test_a_rule_that_draws_random_numbers_runs_plainly() -> None:
+    """Traced once, it would draw the same numbers in every round."""
+    with pytest.warns(UserWarning, match="runs uncompiled: combined, bucketing: it uses the number of the round"):
+        agree(*both(softmax(), Graph.ring(6), rule=rules.bucketing(), byzantine=1, attack=attacks.uniform(0, 1)))
 
 
 @pytest.mark.usefixtures("_traced_only")

@@ -156,6 +156,7 @@ def world_of(
         seeds=(part.seed,),
         scenes=(Scene(part.task, part.graph),),
         draws=draws,
+        sender_draws=of_rows,
         byzantine_draws=of_rows.take(byzantine_rows.to(device)),
         sample=sampler([task], [draws], dtype, executor),
         imagined_sample=imagined_sampler([task], [draws], dtype, executor),

@@ -109,6 +109,9 @@ class Fast:
             most=self.execution.numbers_at_once(PIECE),
         )
 
+    def for_single_slots(self) -> Fast:
+        return replace(self, dense=False, same_messages=False, private_rows=0)
+
     def _once_for_all(
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...]
     ) -> Float[Tensor, "agent out"]:
