@@ -35,7 +35,8 @@ class Exchange:
     judged_on: JudgedOn
     forgetting: Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
-    normal: Bool[Tensor, "agent 1"]
+    listening: Bool[Tensor, "agent 1"]
+    """The agents that combine what they hear. All others keep their own models."""
     group: Int[Tensor, " agents"]
     risk: Risk | None
     draws: Draws

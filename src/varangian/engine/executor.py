@@ -70,9 +70,9 @@ class Plain:
     def per_table(
         self, rule: Rule[Any], combine: CombineTable, exchange: Exchange, memory: Sequence[Any]
     ) -> CombinedNetwork:
-        wiring, normal = exchange.wiring, exchange.normal
+        wiring, listening = exchange.wiring, exchange.listening
         tables = zip(wiring.tables, wiring.sources(exchange.delivered), memory, strict=True)
-        done = [combine(exchange.inbox(table, source), of, table.rows_of(normal)) for table, source, of in tables]
+        done = [combine(exchange.inbox(table, source), of, table.rows_of(listening)) for table, source, of in tables]
         models, weights, states = zip(*done, strict=True)
         return wiring.join_tables(models), weights, states
 

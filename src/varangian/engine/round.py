@@ -125,10 +125,10 @@ def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent
 def combine(
     world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exchange
 ) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
-    """θ_k = Σ_l a_lk θ̂_l (eq. 3), with the rule's weights. Byzantine agents keep their own models."""
+    """θ_k = Σ_l a_lk θ̂_l (eq. 3), with the rule's weights. Agents that do not listen keep their own models."""
 
-    def combined(inbox: Inbox, memory: Any, normal: Tensor) -> tuple[Models, Table | None, Any]:
+    def combined(inbox: Inbox, memory: Any, listening: Tensor) -> tuple[Models, Table | None, Any]:
         models, weights, after = rule.combine(inbox, memory)
-        return torch.where(finite_rows(models) & normal, models, inbox.own), weights, after
+        return torch.where(finite_rows(models) & listening, models, inbox.own), weights, after
 
     return world.executor.per_table(rule, combined, exchange, memory)

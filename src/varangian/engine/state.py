@@ -76,7 +76,7 @@ def exchange_of(world: World, state: State, adapted: Models, delivered: Delivere
         judged_on=world.task.judge,
         forgetting=world.forgetting,
         step_size=world.step_size_at(state.round),
-        normal=world.is_normal,
+        listening=world.listening,
         group=world.group,
         risk=world.risk,
         draws=world.sender_draws,

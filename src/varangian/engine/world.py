@@ -51,6 +51,8 @@ class World:
     """The initial models of Byzantine agents."""
     is_byzantine: Bool[Tensor, " agent"]
     is_normal: Bool[Tensor, "agent 1"]
+    listening: Bool[Tensor, "agent 1"]
+    """The agents that combine what they hear: normal agents, and with `byzantine_listen` all agents."""
     exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What is known exactly about the models; measured every round."""
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
@@ -118,6 +120,7 @@ def prepare(
     execution: Execution = DEFAULT,
     dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
+    byzantine_listen: bool = False,
 ) -> World:
     """Put the scenes side by side, one for each seed, and choose the Byzantine agents.
 
@@ -128,6 +131,7 @@ def prepare(
         execution: Where to compute, and how much of the machine to use.
         dtype: The number type.
         judge_dtype: The number type in which agents judge neighbours. By default the same.
+        byzantine_listen: Whether Byzantine agents combine what they hear, too.
     """
     agents, device = scenes[0].task.agents, execution.device
     for scene in scenes:
@@ -176,6 +180,7 @@ def prepare(
         first_of_byzantine=start[byzantine_rows],
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
+        listening=~is_byzantine.to(device)[:, None] | byzantine_listen,
         exact=exact if agent_order is None else agent_order.wrap_measure(exact),
         held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
         tested=tested if agent_order is None else agent_order.wrap_measure(tested),

@@ -348,7 +348,7 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         step(torch.ones(40))
 
-    kept = [world.is_normal, loop.forgetting]
+    kept = [world.listening, loop.forgetting]
     names = [inspect.getclosurevars(function).nonlocals for function in held]
     kept += [*names[0]["alive"], *names[1]["matrices"], *names[1]["out"]]
     spans = [(part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()) for part in kept]

@@ -130,7 +130,11 @@ def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"])
 
 
 def world_of(
-    part: Part, execution: Execution = DEFAULT, dtype: torch.dtype = torch.float32, judge_dtype: str | None = None
+    part: Part,
+    execution: Execution = DEFAULT,
+    dtype: torch.dtype = torch.float32,
+    judge_dtype: str | None = None,
+    byzantine_listen: bool = False,
 ) -> World:
     """The world in which a part runs. States have one row per agent of the part, messages one per agent in `heard`."""
     if part.task.model.random:
@@ -165,6 +169,7 @@ def world_of(
         first_of_byzantine=_start(part, part.heard[byzantine_rows], dtype, device),
         is_byzantine=part.byzantine.to(device),
         is_normal=~part.byzantine[part.place][:, None].to(device),
+        listening=~part.byzantine[part.place][:, None].to(device) | byzantine_listen,
         exact=exact,
         held_out=held_out,
         tested=tested,

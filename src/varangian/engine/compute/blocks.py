@@ -57,7 +57,7 @@ class Blocks:
         def of_table(table: Neighbourhoods, source: Int[Tensor, "agent slot"], memory: Any) -> Combined:
             same_messages = table.complete and not delivered.two_faced
             inbox = exchange.inbox(table, source, Fast(self.execution, table.dense, same_messages, private_rows))
-            return combine(inbox, memory, table.rows_of(exchange.normal))
+            return combine(inbox, memory, table.rows_of(exchange.listening))
 
         done = self.execution.each(of_table, wiring.tables, wiring.sources(delivered), memory)
         models, weights, states = zip(*done, strict=True)

@@ -71,7 +71,7 @@ class Loop:
                 into = _place(models, table, alive)
             # In the order of the fields of `Table` in combine.cpp.
             numbers += agents, slots, senders.data_ptr()
-            numbers += _place(exchange.normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
+            numbers += _place(exchange.listening, table, alive)[0], _place(self.forgetting, table, alive)[0]
             numbers += [values.data_ptr() for values in (total, mass, new_total, new_mass, weight)]
             numbers += rows.data_ptr(), step_of(rows), *_place(own, table, alive), *into
             for part in sample:
