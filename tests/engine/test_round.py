@@ -268,6 +268,17 @@ def test_share(share: str, rule: str, attack: str) -> None:
     agree(task, Graph.complete(4), RULES[rule], ATTACKS[attack], [1], rounds=20)
 
 
+@pytest.mark.parametrize("rule", ["loss", "loss, same sample", "loss, from 1"])
+@pytest.mark.parametrize("stale", ["wait", "judge"])
+def test_agents_without_a_new_sample(stale: str, rule: str) -> None:
+    """They wait, or they judge on their last one."""
+    settings = {"skip": torch.tensor([0.0, 0.5, 0.9, 0.2, 0.7]), "stale": stale}
+    network = agree(localization(5, **settings), Graph.complete(5), RULES[rule], ATTACKS["uniform"], [4])
+    times = [agent.observations[agent.number] for agent in network.agents[:4]]
+    assert times == [ROUNDS] * 4 if stale == "judge" else times[0] == ROUNDS > times[1] > times[2] > 0
+    agree(softmax_regression(5, **settings), Graph.ring(5), RULES[rule], attacks.gaussian(), [4], rounds=25)
+
+
 @pytest.mark.parametrize("rule", SOME_RULES)
 @pytest.mark.parametrize("attack", ["uniform", "pulling", "sleeper"])
 def test_agents_differ(rule: str, attack: str) -> None:

@@ -94,7 +94,7 @@ class Network:
         lots = self.world.draws.uniform("skip", self.round + 1, 1, torch.float64)
         combined: list[Vector] = []
         for agent in self.agents:
-            k, trained_on = agent.number, agent.sample
+            k, trained_on, trained = agent.number, agent.sample, agent.fresh
             agent.fresh = float(lots[k]) >= agent.skip
             if agent.fresh:
                 agent.sample = tuple(part[k] for part in arriving)
@@ -103,7 +103,7 @@ class Network:
                 combined.append(adapted[k])
             else:
                 inbox = self.hear(agent, adapted)
-                combined.append(self.combine(agent, adapted[k], inbox, trained_on, agent.step_size * factor))
+                combined.append(self.combine(agent, adapted[k], inbox, trained_on, trained, agent.step_size * factor))
         for agent, theta in zip(self.agents, combined, strict=True):
             agent.theta = theta
         self.round += 1
@@ -183,11 +183,11 @@ class Network:
     # Weigh and combine ----------------------------------------------------------------------------------------
 
     def combine(
-        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
+        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, trained: bool, step_size: float
     ) -> Vector:
         """θ_k,i = Σ_{l ∈ N_k} a_lk(i) θ̂_l,i (eq. 3). Private parameters stay the agent's own."""
         self.remember_only(agent, inbox)
-        agent.weights = self.weights(agent, own, inbox, trained_on, step_size)
+        agent.weights = self.weights(agent, own, inbox, trained_on, trained, step_size)
         theta = torch.zeros(self.shared, dtype=torch.float64)
         for neighbour, weight in agent.weights.items():
             message = inbox[neighbour]
@@ -197,9 +197,12 @@ class Network:
         return theta if finite(theta) else own
 
     def weights(
-        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
+        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, trained: bool, step_size: float
     ) -> dict[int, float]:
-        """a_lk for every neighbour that was heard. They are not negative and sum to one."""
+        """a_lk for every neighbour that was heard. They are not negative and sum to one.
+
+        `trained` says whether the agent had a new sample to train on in this round.
+        """
         k, rule = agent.number, self.rule
         if isinstance(rule, rules.alone):
             return {k: 1.0}
@@ -218,7 +221,11 @@ class Network:
             return weigh(evidence, keep_all(evidence), k)
         if isinstance(rule, rules.loss_based):
             # eq. 9: a_lk ∝ r_k(θ̂_l)^−1; eq. 10: the same for neighbours with r_k(θ̂_l) ≤ r_k(θ̂_k).
-            sample = agent.sample if (rule.judge or self.world.task.judge) == "next" else trained_on
+            on_next = (rule.judge or self.world.task.judge) == "next"
+            sample = agent.sample if on_next else trained_on
+            if self.world.task.stale == "wait" and not (agent.fresh if on_next else trained):
+                # Without a new sample an agent neither judges nor listens.
+                return {k: 1.0}
             risk = {
                 neighbour: smooth(agent, neighbour, self.judge(own, message, sample), nu, rule.start)
                 for neighbour, message in inbox.items()

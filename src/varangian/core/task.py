@@ -25,6 +25,8 @@ PerAgent = float | Float[Tensor, " agent"]
 TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
 """Judge neighbours on the next sample, before training on it, or on the same sample the agent just trained on."""
+Stale = Literal["wait", "judge"]
+"""What agents without a new sample do: wait for one before they judge, or judge on their last one."""
 
 
 class Stream(Protocol):
@@ -140,9 +142,13 @@ class Task:
     forgetting: PerAgent = 0.1
     """The forgetting factor ν_k, in (0, 1]."""
     skip: PerAgent = 0.0
-    """The probability that an agent gets no new batch. It then takes no step, and judges on its last sample."""
+    """The probability that an agent gets no new batch. It then takes no step, and does not judge."""
     judge: JudgedOn = "next"
-    """Whether agents judge their neighbours on the next sample or on the one they just trained on."""
+    """Whether agents judge their neighbours on the next sample or on the one they just trained on.
+
+    A sender that knows the sample an agent has trained on can make a model that is good there and bad elsewhere."""
+    stale: Stale = "wait"
+    """What an agent without a new batch does: `wait`, or `judge` on its last sample, as in the paper's program."""
     optimiser: Optimiser = field(default_factory=sgd)
     schedule: Callable[[int], float] | None = None
     """From the round to a factor on every step size."""
@@ -216,6 +222,7 @@ class Task:
         forgetting: PerAgent = 0.1,
         skip: PerAgent = 0.0,
         judge: JudgedOn = "next",
+        stale: Stale = "wait",
         optimiser: Optimiser | None = None,
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[int] | None = None,
@@ -238,8 +245,9 @@ class Task:
             share: The parameters to send to neighbours, by name or by the start of their names. By default all.
             step_size: μ_k, one for all agents or one per agent.
             forgetting: The forgetting factor ν_k, in (0, 1].
-            skip: The probability that an agent gets no new batch. It then takes no step, and judges on its last sample.
+            skip: The probability that an agent gets no new batch. It then takes no step, and does not judge.
             judge: Judge neighbours on the `next` sample, or on the `same` one that the agent has just trained on.
+            stale: What an agent without a new batch does: `wait`, or `judge` on its last sample.
             optimiser: How agents take steps. By default plain SGD.
             schedule: From the round to a factor on every step size.
             groups: The number of each agent's task, if it is known.
@@ -278,6 +286,7 @@ class Task:
             forgetting=forgetting,
             skip=skip,
             judge=judge,
+            stale=stale,
             optimiser=optimiser or sgd(),
             schedule=schedule,
             held_out=Evaluations(tuple(parts)) if parts else None,

@@ -48,7 +48,8 @@ def listen(
     sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
     delivered = deliver(honest.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    models, weights, memory = combine(world, rule, memory, exchange_of(world, state, adapted, delivered, sample))
+    exchange = exchange_of(world, state, adapted, delivered, sample, fresh)
+    models, weights, memory = combine(world, rule, memory, exchange)
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -96,7 +97,7 @@ def byzantine_messages(
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
         delivered = deliver(honest.adapted, sent, world.byzantine)
-        exchange = exchange_of(world, state, adapted, delivered, state.sample)
+        exchange = exchange_of(world, state, adapted, delivered, state.sample, torch.ones_like(state.fresh))
         if other is None or other == rule:
             return combine(world, rule, memory, exchange)[0]
         return combine(world, other, initial_memory(other, wiring, adapted.dtype), exchange)[0]
@@ -119,7 +120,7 @@ def byzantine_messages(
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next. Agents without a new batch keep their last sample."""
+    """The sample to judge on now and to train on next, and who has a new one. The others keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh

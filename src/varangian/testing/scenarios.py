@@ -98,6 +98,8 @@ class Story:
             own=own,
             previous=self.previous[round].clone(),
             samples={"next": next, "same": same},
+            fresh=torch.ones(agents, 1, dtype=torch.bool),
+            trained=torch.ones(agents, 1, dtype=torch.bool),
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
