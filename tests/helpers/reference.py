@@ -82,6 +82,7 @@ class Network:
             for k in range(world.agents)
         ]
         self._lots: tuple[str, int, Tensor] = "", -1, torch.empty(0)
+        self._shrunken: dict[int, tuple[int, Vector, Vector]] = {}
         self._lists: tuple[Graph, list[list[int]]] | None = None
 
     @torch.no_grad()
@@ -96,7 +97,7 @@ class Network:
         for agent in self.agents:
             k, trained_on, trained = agent.number, agent.sample, agent.fresh
             agent.fresh = float(lots[k]) >= agent.skip
-            if agent.fresh:
+            if agent.fresh or self.world.task.stale == "skipped":
                 agent.sample = tuple(part[k] for part in arriving)
             if k in self.byzantine:
                 # Byzantine agents train alone; attacks use these models as their honest ones.
@@ -157,7 +158,7 @@ class Network:
             case attacks.sign_flip():
                 return -attack.scale * honest
             case attacks.shrink():
-                return attack.most * self.lot("shrink", 1)[sender] * honest
+                return self.shrunken(attack, sender, honest)
             case attacks.pulling():
                 victim = self.agents[receiver].theta[: self.shared]
                 return victim + attack.step * (torch.tensor(attack.point, dtype=torch.float64) - victim)
@@ -172,6 +173,21 @@ class Network:
                     return honest
                 return self.byzantine_message(attack.then, sender, receiver, adapted)
         raise ValueError(f"the reference does not know the attack {attack}")
+
+    def shrunken(self, attack: attacks.shrink, sender: int, honest: Vector) -> Vector:
+        """The model that takes the sender's honest steps and is shrunk in every round, tensor by tensor."""
+        first = self.world.start[sender][: self.shared]
+        round, sent, before = self._shrunken.get(sender, (-1, first, first))
+        if round < self.round:
+            model = self.world.model
+            sizes = [shape.numel() for shape in model.shapes] if isinstance(model, Stacked) else [self.shared]
+            while sum(sizes) > self.shared:
+                sizes.pop()
+            lots = self.lot("shrink", len(sizes))[sender]
+            parts = (sent + honest - before).split(sizes)
+            sent = torch.cat([attack.most * lot * part for lot, part in zip(lots, parts, strict=True)])
+            self._shrunken[sender] = self.round, sent, honest
+        return sent
 
     def lot(self, attack: str, width: int) -> Tensor:
         """The random numbers of an attack in this round, one row per agent."""
@@ -215,7 +231,7 @@ class Network:
             if rule.target == "ahead":
                 target = own + step_size * gradient_of(self.training_loss, own, trained_on)
             evidence = {
-                neighbour: smooth(agent, neighbour, self.distance(target, message, rule.p) ** 2, nu, 0.0)
+                neighbour: smooth(agent, neighbour, self.distance(target, message, rule.p) ** 2, nu, rule.start)
                 for neighbour, message in inbox.items()
             }
             return weigh(evidence, keep_all(evidence), k)

@@ -25,8 +25,8 @@ PerAgent = float | Float[Tensor, " agent"]
 TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
 """Judge neighbours on the next sample, before training on it, or on the same sample the agent just trained on."""
-Stale = Literal["wait", "judge"]
-"""What agents without a new sample do: wait for one before they judge, or judge on their last one."""
+Stale = Literal["wait", "last", "skipped"]
+"""What agents without a new sample do: wait for one, judge on their last one, or judge on the one that they skip."""
 
 
 class Stream(Protocol):
@@ -148,7 +148,9 @@ class Task:
 
     A sender that knows the sample an agent has trained on can make a model that is good there and bad elsewhere."""
     stale: Stale = "wait"
-    """What an agent without a new batch does: `wait`, or `judge` on its last sample, as in the paper's program."""
+    """What an agent that skips a batch does: `wait`, judge on its `last` batch, or judge on the `skipped` one.
+
+    The authors of the paper let agents judge on the batch that they skip."""
     optimiser: Optimiser = field(default_factory=sgd)
     schedule: Callable[[int], float] | None = None
     """From the round to a factor on every step size."""
@@ -173,9 +175,7 @@ class Task:
         step_size = torch.as_tensor(self.step_size)
         if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
             raise BadInput(f"step_size must be finite and not negative, but is {self.step_size}")
-        forgetting = torch.as_tensor(self.forgetting)
-        if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
-            raise BadInput(f"forgetting, the factor ν, must be in (0, 1], but is {self.forgetting}")
+        check_forgetting(self.forgetting)
         skip = torch.as_tensor(self.skip)
         if not bool(((skip >= 0) & (skip < 1)).all()):
             raise BadInput(f"skip must be a probability below 1, but is {self.skip}")
@@ -247,7 +247,7 @@ class Task:
             forgetting: The forgetting factor ν_k, in (0, 1].
             skip: The probability that an agent gets no new batch. It then takes no step, and does not judge.
             judge: Judge neighbours on the `next` sample, or on the `same` one that the agent has just trained on.
-            stale: What an agent without a new batch does: `wait`, or `judge` on its last sample.
+            stale: What an agent that skips a batch does: `wait`, judge on its `last` one, or on the `skipped` one.
             optimiser: How agents take steps. By default plain SGD.
             schedule: From the round to a factor on every step size.
             groups: The number of each agent's task, if it is known.
@@ -293,6 +293,12 @@ class Task:
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
+
+
+def check_forgetting(nu: PerAgent | None) -> None:
+    """Refuse a forgetting factor outside (0, 1]."""
+    if nu is not None and not bool(((torch.as_tensor(nu) > 0) & (torch.as_tensor(nu) <= 1)).all()):
+        raise BadInput(f"the forgetting factor ν must lie in (0, 1], but is {nu}")
 
 
 Parted = TypeVar("Parted", Stream, Evaluation)

@@ -73,7 +73,7 @@ def exchange_of(
         sample: The next sample, on which agents judge.
         fresh: Which agents have a new one.
     """
-    paper = world.task.stale == "judge"
+    wait = world.task.stale == "wait"
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),
@@ -81,8 +81,8 @@ def exchange_of(
         adapted=adapted,
         previous=state.models,
         samples={"next": sample, "same": state.sample},
-        fresh=torch.ones_like(fresh) if paper else fresh,
-        trained=torch.ones_like(fresh) if paper else state.fresh,
+        fresh=fresh if wait else torch.ones_like(fresh),
+        trained=state.fresh if wait else torch.ones_like(fresh),
         model=world.judging,
         judged_on=world.task.judge,
         forgetting=world.forgetting,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from varangian.core.inbox import Inbox
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
-from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, not_worse, smooth
+from varangian.rules.evidence import Smoothed, Table, by_inverse, everyone, not_worse, smooth
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class digits:
 
     `same` is not safe: a sender that knows that batch can send a model that is good there and bad elsewhere."""
     stale: Stale = "wait"
-    """What agents without a new batch do: `wait`, or `judge` on their last one, as in the authors' program."""
+    """What agents that skip a batch do: `wait`, judge on their `last` one, or judge on the `skipped` one, as in the
+    authors' program."""
     epochs: int = 100
     max_rounds: int | None = None
     """Stop after this many rounds, even if epochs are left."""

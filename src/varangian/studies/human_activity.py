@@ -44,7 +44,8 @@ class human_activity:
 
     `same` is not safe: a sender that knows that batch can send a model that is good there and bad elsewhere."""
     stale: Stale = "wait"
-    """What agents without a new batch do: `wait`, or `judge` on their last one, as in the authors' program."""
+    """What agents that skip a batch do: `wait`, judge on their `last` one, or judge on the `skipped` one, as in the
+    authors' program."""
     epoch: EpochEnds = "shortest"
     """An epoch ends when the first agent has used all its data, as in the authors' program, or when the last has."""
     epochs: int = 50

@@ -158,7 +158,8 @@ class Stage:
         network = self.draws.seed.unique(return_inverse=True)[1]
         for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
             adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
-            view = View(round, adapted, previous, byzantine, draws, wiring, network, self.insight(wiring, adapted))
+            insight, sizes = self.insight(wiring, adapted), (adapted.shape[1],)
+            view = View(round, adapted, previous, byzantine, draws, wiring, network, insight, sizes)
             sent, after = attack.send(view, state)
             yield view, state, sent
             state = after

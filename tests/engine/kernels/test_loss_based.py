@@ -200,7 +200,7 @@ def test_the_loop_does_what_the_rule_says(rule: Any, attack: Any) -> None:
     both_ways(localized(45, torch.float64), rule, attack, rounds=6, tolerance=1e-11)
 
 
-@pytest.mark.parametrize("stale", ["wait", "judge"])
+@pytest.mark.parametrize("stale", ["wait", "last", "skipped"])
 @pytest.mark.parametrize("attack", [attacks.uniform(15, 16), attacks.pulling(step=0.3)], ids=repr)
 @pytest.mark.parametrize("judge", ["next", "same"])
 def test_the_loop_where_agents_have_no_new_sample(judge: Any, attack: Any, stale: str) -> None:
