@@ -28,7 +28,7 @@ Length = Float[Tensor, "agent 1"]
 
 @dataclass(frozen=True)
 class best_response:
-    """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
+    """Tries many messages on the rule of each neighbour beforehand, and sends the most harmful of them.
 
     Equation:
         m_k = argmax_m h_k(m) · w_k(m)^ρ
@@ -47,8 +47,9 @@ class best_response:
     the best length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than
     its own.
 
-    It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one. It cannot
-    run where the network is split into shards.
+    It works against any rule, so measure a rule by it. It finds a bad message, not the worst one: it looks one round
+    ahead, along few rays. An attack made for one rule can do far more harm. It cannot run where the network is split
+    into shards.
 
     Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
     does not know the sample that the victim judges on next.
