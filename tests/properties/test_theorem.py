@@ -316,6 +316,20 @@ ATTACKS = {
 }
 
 
+def test_the_papers_step_size_is_outside_the_range_of_the_theorem() -> None:
+    """Target localization has μ = 0.1, but the theorem needs μ ≤ 1/(Lc). The manual quotes these numbers."""
+    paper = target_localization()
+    streams = [paper.task(seed).stream for seed in range(5)]
+    known = Constants.of(
+        torch.stack([stream.direction_noise for stream in streams]),
+        torch.stack([stream.distance_noise for stream in streams]),
+    )
+    times = paper.step_size * known.smooth * known.growth
+    assert [round(float(value), 1) for value in (times.min(), times.median(), times.max())] == [3.1, 4.7, 20.9]
+    bound = known.bound(paper.step_size)
+    assert [round(float(value), 2) for value in (bound.min(), bound.median(), bound.max())] == [0.27, 0.64, 3.78]
+
+
 def constants() -> Constants:
     streams = [STUDY.scene(seed).task.stream for seed in range(SEEDS)]
     return Constants.of(

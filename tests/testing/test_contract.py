@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -219,6 +219,22 @@ class outgrows_its_state(Broken):
         return super().combine(inbox, (inbox.loss(),))
 
 
+class judges_on_what_it_has(Broken):
+    def weights(self, inbox: Inbox) -> Tensor:
+        loss = replace(inbox, fresh=torch.ones_like(inbox.fresh)).loss()
+        kept = (loss <= loss[:, :1]) & (loss < float("inf"))
+        kept[:, 0] = True
+        return kept / kept.sum(1, keepdim=True).to(inbox.own.dtype)
+
+
+class listens_without_judging(Broken):
+    def weights(self, inbox: Inbox) -> Tensor:
+        loss = inbox.loss()
+        kept = inbox.heard & (loss <= loss[:, :1])
+        kept[:, 0] = True
+        return kept / kept.sum(1, keepdim=True).to(inbox.own.dtype)
+
+
 BROKEN_RULES = {
     hears_everybody: "no influence of non-neighbours",
     scales_by_the_largest_loss_of_all: "no influence of non-neighbours",
@@ -243,6 +259,8 @@ BROKEN_RULES = {
     keeps_a_number: "shapes and types: a state holds tensors only",
     keeps_a_misshapen_state: "shapes and types: a state's tensors are per agent",
     outgrows_its_state: "shapes and types: the state should be",
+    judges_on_what_it_has: "no judging on old samples: it judges on a sample that is not new",
+    listens_without_judging: "no judging on old samples: an agent without a new sample",
 }
 
 

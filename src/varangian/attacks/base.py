@@ -104,6 +104,8 @@ class View:
     network: Int[Tensor, " agent"]
     """The network of each agent. The networks of several seeds may run side by side, and know nothing of each other."""
     insight: Insight
+    sizes: tuple[int, ...]
+    """How many numbers each tensor of a message has, in the order of a row."""
 
     @property
     def sender(self) -> Int[Tensor, " edge"]:

@@ -43,7 +43,7 @@ IMITATED: tuple[AnyAttack, ...] = (
 
 @dataclass(frozen=True)
 class best_response:
-    """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
+    """Tries many messages on the rule of each neighbour beforehand, and sends the most harmful of them.
 
     Equation:
         m_k = argmax_m h_k(m) · w_k(m)^ρ

@@ -140,16 +140,16 @@ class sign_flip:
 
 @dataclass(frozen=True)
 class shrink:
-    """Sends the sender's own adapted model, shrunken by a random factor.
+    """Trains the sender's model, but shrinks it in every round, each tensor by its own random factor.
 
     Equation:
-        m_b = v_b · θ̂_b
-        v_b ~ U(0, most)
+        m_b ← v_b · (m_b + θ̂_b − θ_b)
+        v_b ~ U(0, most)  for each tensor of the model
 
-    This is the attack of the paper's program, with a new factor in each round. It works against averages. In models
-    of few parameters it is near everyone's model, so distance-based weights trust it. In large models it is far away,
-    and they ignore it. Rules that judge by loss resist it. The program draws one factor for each tensor of the model;
-    here one factor scales the whole model.
+    This is the attack of the paper's program. There the shrunken model takes the place of the sender's own, so the
+    factors of all rounds multiply, and the message is soon close to zero. Here it takes the sender's honest steps
+    θ̂_b − θ_b, and starts from its first model. It works against averages. It is near everyone's model while models are
+    small, so distance-based weights may trust it. Rules that judge by loss resist it.
 
     Knows: The sender's own model.
     Cost: O(d) per Byzantine agent and round, for models of d parameters.
@@ -170,12 +170,17 @@ class shrink:
     knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
-    def init(self, own: Own) -> tuple[()]:
-        return ()
+    def init(self, own: Own) -> tuple[Own, Own]:
+        """The last message and the last honest model. Both are the first model."""
+        return own, own
 
-    def send(self, view: View, state: tuple[()]) -> tuple[ToAll, tuple[()]]:
-        factor = view.draws.uniform("shrink attack", view.round, 1, view.adapted.dtype) * self.most
-        return ToAll(view.own * factor), state
+    def send(self, view: View, state: tuple[Own, Own]) -> tuple[ToAll, tuple[Own, Own]]:
+        sent, honest = state
+        lots = view.draws.uniform("shrink attack", view.round, len(view.sizes), view.adapted.dtype) * self.most
+        factor = torch.cat([lot.expand(-1, size) for lot, size in zip(lots.split(1, 1), view.sizes, strict=True)], 1)
+        # Byzantine agents never listen, so the last honest model is where the honest step of this round began.
+        message = factor * (sent + view.own - honest)
+        return ToAll(message), (message, view.own)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,10 @@ class Exchange:
     previous: Models
     """θ_k of the previous round."""
     samples: Mapping[JudgedOn, Sample]
+    fresh: Bool[Tensor, "agent 1"]
+    """Which agents have a next sample that they have not trained on."""
+    trained: Bool[Tensor, "agent 1"]
+    """Which agents had a new sample to train on in this round."""
     model: Model
     """The model with which agents judge their neighbours."""
     judged_on: JudgedOn
@@ -53,6 +57,8 @@ class Exchange:
             own=of(self.adapted),
             previous=of(self.previous),
             samples={on: tuple(map(of, sample)) for on, sample in self.samples.items()},
+            fresh=of(self.fresh),
+            trained=of(self.trained),
             judged_on=self.judged_on,
             forgetting=of(self.forgetting),
             step_size=of(self.step_size),

@@ -104,6 +104,10 @@ class Inbox:
     previous: Models
     """θ_k of the previous round."""
     samples: Mapping[JudgedOn, Sample]
+    fresh: Bool[Tensor, "agent 1"]
+    """Which agents have a next sample that they have not trained on. The others have no sample to judge on."""
+    trained: Bool[Tensor, "agent 1"]
+    """The same for the sample just trained on: which agents had a new one in this round."""
     judged_on: JudgedOn
     forgetting: float | Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
@@ -116,20 +120,25 @@ class Inbox:
     _computed: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
 
     def loss(self, on: JudgedOn | None = None) -> Table:
-        """ℓ(θ̂_l; ξ_k): the loss of each neighbour's model on the agent's own data; infinite where it is nan."""
+        """ℓ(θ̂_l; ξ_k): the loss of each neighbour's model on the agent's own data; infinite where it is nan.
+
+        It is also infinite for agents without a new sample: `of_fresh` says why.
+        """
         on = on or self.judged_on
-        return self.once(f"loss on {on}", lambda: self.known(self.evaluator.loss(self, on)))
+        return self.once(f"loss on {on}", lambda: self.known(self.of_fresh(self.evaluator.loss(self, on), on)))
 
     def loss_where(self, due: Bool[Tensor, "agent slot"], on: JudgedOn | None = None, part: float = 1.0) -> Table:
         """`loss` in the slots where `due` is true, on a part of the batch; infinite elsewhere.
 
         This computes little more than the losses that are due. On a GPU, the program has to wait for their number.
         """
-        return self.evaluator.loss_where(self, due & self.heard, on or self.judged_on, part)
+        on = on or self.judged_on
+        return self.evaluator.loss_where(self, due & self.heard & self.has_fresh(on), on, part)
 
     def loss_of(self, change: Change, on: JudgedOn | None = None) -> Table:
         """ℓ(change(θ̂_l); ξ_k): the loss of a model made from each message; infinite where it is nan."""
-        return self.known(self.evaluator.loss_of(self, change, on or self.judged_on))
+        on = on or self.judged_on
+        return self.known(self.of_fresh(self.evaluator.loss_of(self, change, on), on))
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the shared parameters."""
@@ -212,6 +221,19 @@ class Inbox:
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
+
+    def has_fresh(self, on: JudgedOn) -> Bool[Tensor, "agent 1"]:
+        """Which agents have a new sample of this kind."""
+        return self.fresh if on == "next" else self.trained
+
+    def of_fresh(self, loss: Float[Tensor, "agent several"], on: JudgedOn) -> Float[Tensor, "agent several"]:
+        """The losses of agents that have a new sample; infinite for the others.
+
+        An old sample is one that the agent has trained on and that a sender may know by heart. All losses pass through
+        here. So every rule that judges sees no evidence for an agent without a new sample: its memory stays as it is,
+        and the agent keeps its own model.
+        """
+        return torch.where(self.has_fresh(on), loss, math.inf)
 
     def known(self, values: Table) -> Table:
         """The values, but infinite where nothing was heard or where a value is not finite."""

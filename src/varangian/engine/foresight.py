@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from varangian.attacks.base import AnyAttack, Insight
+from varangian.core.draws import PairDraws
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Neighbourhoods
@@ -70,7 +71,8 @@ def insight_of(
         return other, initial_memory(other, wiring, adapted.dtype)
 
     def exchange(sent: ToAll | ToEach | None) -> Exchange:
-        return exchange_of(world, state, adapted, deliver(honest.adapted, sent, world.byzantine), state.sample)
+        delivered = deliver(honest.adapted, sent, world.byzantine)
+        return exchange_of(world, state, adapted, delivered, state.sample, torch.ones_like(state.fresh))
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
         return _outcome(exchange(sent), *with_memory(other), world.execution)
@@ -109,7 +111,7 @@ def _outcome(exchange: Exchange, rule: Rule[Any], memory: Sequence[Any], executi
         inbox = exchange.inbox(table, source, Fast(execution, table.dense, private_rows=private_rows))
         models = rule.combine(inbox, of_table).models
         out.append(torch.where(finite_rows(models), models, inbox.own))
-    return torch.where(exchange.normal, wiring.join_tables(out), exchange.adapted)
+    return torch.where(exchange.listening, wiring.join_tables(out), exchange.adapted)
 
 
 def outcomes(
@@ -138,7 +140,7 @@ def _outcomes(
         models = torch.where(finite_rows(models), models, inbox.own)
         out.append(models.unflatten(0, (len(told), -1)).transpose(0, 1))
     combined = wiring.join_tables(out).transpose(0, 1)
-    return torch.where(exchange.normal, combined, exchange.adapted)
+    return torch.where(exchange.listening, combined, exchange.adapted)
 
 
 def _inbox(
@@ -156,22 +158,23 @@ def _inbox(
         """The rows of this table, from a tensor (trial, agent, …)."""
         return torch.stack([table.rows_of(part) for part in values])
 
-    source = torch.where(lying, of_table(places)[:, :, None], table.senders)
+    everyone = torch.where(lying, of_table(places)[:, :, None], table.senders).flatten(0, 1)
     heard = table.present & (of_table(arrived)[:, :, None] | ~lying)
-    return Inbox(
-        model=honest.model,
-        rows=torch.cat((honest.rows, clean.flatten(0, 1))),
-        source=source.flatten(0, 1),
-        heard=heard.flatten(0, 1),
+    return replace(
+        honest,
         own=_repeated(honest.own, trials),
         previous=_repeated(honest.previous, trials),
-        samples={on: tuple(_repeated(part, trials) for part in sample) for on, sample in honest.samples.items()},
-        judged_on=honest.judged_on,
-        forgetting=_repeated(table.rows_of(exchange.forgetting), trials),
+        fresh=_repeated(honest.fresh, trials),
+        trained=_repeated(honest.trained, trials),
         step_size=_repeated(honest.step_size, trials),
+        forgetting=_repeated(table.rows_of(exchange.forgetting), trials),
+        rows=torch.cat((honest.rows, clean.flatten(0, 1))),
+        source=everyone,
+        heard=heard.flatten(0, 1),
+        samples={on: tuple(_repeated(part, trials) for part in sample) for on, sample in honest.samples.items()},
         truth=_truth(honest.truth, table, trials),
-        round=honest.round,
-        evaluator=Tried(fast, honest, lying, of_table(clean)),
+        pairs=PairDraws(exchange.draws, _repeated(table.receivers, trials), _repeated(table.senders, trials)),
+        evaluator=Tried(fast, honest, lying, of_table(clean), everyone),
     )
 
 
@@ -205,11 +208,17 @@ class Tried:
     """The inbox of the victims in one trial, in which Byzantine agents send what honest ones would."""
     lying: Bool[Tensor, "victim slot"]
     told: Float[Tensor, "trial victim shared"]
+    source: Int[Tensor, "agent slot"]
+    """The slots of the inbox. A rule may put them in another order, and then nothing is known beforehand."""
 
     def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
+        if inbox.source is not self.source:
+            return self._plain.loss(inbox, on)
         return self._losses(self.honest, on).flatten(0, 1)
 
     def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table:
+        if inbox.source is not self.source:
+            return self._plain.loss_where(inbox, due, on, part)
         return inbox.known(torch.where(due, self._losses(self.honest.on_part(part), on).flatten(0, 1), torch.inf))
 
     def _losses(self, honest: Inbox, on: JudgedOn) -> Float[Tensor, "trial victim slot"]:
@@ -219,6 +228,8 @@ class Tried:
         return torch.where(self.lying, of_told[:, :, None], honest.loss(on))
 
     def mix(self, inbox: Inbox, weights: Table) -> Float[Tensor, "agent shared"]:
+        if inbox.source is not self.source:
+            return self._plain.mix(inbox, weights)
         of_trial = weights.unflatten(0, (len(self.told), -1)).transpose(0, 1)
         from_honest = (of_trial * ~self.lying[:, None]) @ self.honest.received()
         from_told = (of_trial * self.lying[:, None]).sum(2, keepdim=True) * self.told.transpose(0, 1)
@@ -235,6 +246,9 @@ class Tried:
         self, inbox: Inbox, function: OfNeighbourhoods, of_agents: tuple[Tensor, ...], any_order: bool
     ) -> Float[Tensor, "agent out"]:
         return self._plain.by_neighbourhood(inbox, function, of_agents, any_order)
+
+    def for_single_slots(self) -> Fast:
+        return self.fast.for_single_slots()
 
     @property
     def _plain(self) -> Fast:

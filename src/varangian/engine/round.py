@@ -49,7 +49,8 @@ def listen(
     sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
     delivered = deliver(honest.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    models, weights, memory = combine(world, rule, memory, exchange_of(world, state, adapted, delivered, sample))
+    exchange = exchange_of(world, state, adapted, delivered, sample, fresh)
+    models, weights, memory = combine(world, rule, memory, exchange)
     after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
     return after, Seen(state.models, wiring, weights)
 
@@ -105,16 +106,19 @@ def byzantine_messages(
         wiring=wiring.known or wiring,
         network=world.network,
         insight=insight if world.whole else Insight.hidden(),
+        sizes=world.model.sizes,
     )
     return attack.send(view, state.attack)
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next. Agents without a new batch keep their last sample."""
+    """The sample to judge on now and to train on next, and who trains on it. The others keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh
     fresh = world.draws.uniform("skip", state.round + 1, 1, world.skip.dtype) >= world.skip
+    if world.task.stale == "skipped":
+        return sample, fresh
 
     def kept(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(fresh.view(-1, *[1] * (new.ndim - 1)), new, old)

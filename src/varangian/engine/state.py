@@ -55,7 +55,14 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
     )
 
 
-def exchange_of(world: World, state: State, adapted: Models, delivered: Delivered, sample: Sample) -> Exchange:
+def exchange_of(
+    world: World,
+    state: State,
+    adapted: Models,
+    delivered: Delivered,
+    sample: Sample,
+    fresh: Bool[Tensor, "agent 1"],
+) -> Exchange:
     """Everything the network needs to combine models.
 
     Args:
@@ -64,7 +71,9 @@ def exchange_of(world: World, state: State, adapted: Models, delivered: Delivere
         adapted: The models after adapting.
         delivered: The messages.
         sample: The next sample, on which agents judge.
+        fresh: Which agents have a new one.
     """
+    wait = world.task.stale == "wait"
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),
@@ -72,6 +81,8 @@ def exchange_of(world: World, state: State, adapted: Models, delivered: Delivere
         adapted=adapted,
         previous=state.models,
         samples={"next": sample, "same": state.sample},
+        fresh=fresh if wait else torch.ones_like(fresh),
+        trained=state.fresh if wait else torch.ones_like(fresh),
         model=world.judging,
         judged_on=world.task.judge,
         forgetting=world.forgetting,

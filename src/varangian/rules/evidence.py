@@ -88,7 +88,7 @@ def normalised(share: Table) -> Table:
     return weights
 
 
-def check_forgetting(nu: float | None) -> None:
-    """Refuse a forgetting factor outside (0, 1]."""
-    if nu is not None and not 0 < nu <= 1:
-        raise BadInput(f"the forgetting factor ν must lie in (0, 1], but is {nu}")
+def check_start(start: float) -> None:
+    """Refuse a first φ that is negative or not finite."""
+    if not 0 <= start < math.inf:
+        raise BadInput(f"φ starts at 0 or a positive number, but start is {start}")

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.core.inbox import Inbox
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
 from varangian.rules.base import Combined, Rule
-from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, smooth
+from varangian.rules.evidence import Smoothed, Table, by_inverse, everyone, smooth
 from varangian.rules.mixture_loss import judged, onto_self
 from varangian.rules.paper import average, loss_based
 

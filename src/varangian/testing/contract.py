@@ -25,7 +25,7 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach
-from varangian.rules.base import Rule
+from varangian.rules.base import Combined, Rule
 from varangian.testing.knowledge import undeclared
 from varangian.testing.scenarios import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 
@@ -174,6 +174,32 @@ def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
             yield "the numbers of the agents change the outcome"
 
 
+def _old_samples_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
+    """In the first of three rounds, two agents have no new sample. What their last one holds must not matter."""
+    who = torch.tensor([0, 3])
+
+    def played(calm: Story, changed: bool, old: bool) -> list[Combined[Any]]:
+        state, out = rule.init(calm.own.new_zeros(calm.inbox(0).heard.shape)), list[Combined[Any]]()
+        for round in range(3):
+            inbox = calm.inbox(round)
+            if round == 0:
+                u, y = inbox.samples["next"]
+                y = y.index_fill(0, who, 9.0) if changed else y
+                fresh = inbox.fresh.index_fill(0, who, not old)
+                inbox = replace(inbox, samples={**inbox.samples, "next": (u, y)}, fresh=fresh)
+            out.append(rule.combine(inbox, state))
+            state = out[-1].state
+        return out
+
+    for calm in stories(dtype):
+        judges = not _same(played(calm, False, False), played(calm, True, False))
+        waited = played(calm, False, True)
+        if not _same(waited, played(calm, True, True)):
+            yield "it judges on a sample that is not new"
+        if judges and not _same(waited[0].models[who], calm.own[0][who]):
+            yield "an agent without a new sample to judge on does not keep its own model"
+
+
 # Attacks --------------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +326,7 @@ RULE_PROPERTIES: Mapping[str, Property] = {
     "silence is absence": _silence_matters,
     "no influence of non-neighbours": _strangers_matter,
     "equivariance to relabelling agents": _labels_matter,
+    "no judging on old samples": _old_samples_matter,
 }
 
 ATTACK_PROPERTIES: Mapping[str, Property] = {

@@ -104,6 +104,8 @@ class Story:
             own=own,
             previous=self.previous[round].clone(),
             samples={"next": next, "same": same},
+            fresh=torch.ones(agents, 1, dtype=torch.bool),
+            trained=torch.ones(agents, 1, dtype=torch.bool),
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
@@ -163,7 +165,8 @@ class Stage:
         network = self.draws.seed.unique(return_inverse=True)[1]
         for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
             adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
-            view = View(round, adapted, previous, byzantine, draws, wiring, network, self.insight(wiring, adapted))
+            insight, sizes = self.insight(wiring, adapted), (adapted.shape[1],)
+            view = View(round, adapted, previous, byzantine, draws, wiring, network, insight, sizes)
             sent, after = attack.send(view, state)
             yield view, state, sent
             state = after
@@ -187,7 +190,7 @@ class Stage:
             network, draws = self.draws.seed.unique(return_inverse=True)[1], self.draws.take(byzantine)
             models = adapted
             for ahead in range(rounds):
-                view = View(ahead, adapted, adapted, byzantine, draws, wiring, network, insight)
+                view = View(ahead, adapted, adapted, byzantine, draws, wiring, network, insight, (adapted.shape[1],))
                 sent, state = attack.send(view, state)
                 models = foresee(sent)
             return models

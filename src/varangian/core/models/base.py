@@ -29,6 +29,11 @@ class Model(Protocol):
     def shared(self) -> int: ...
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each tensor of the shared part has, in the order of a row."""
+        ...
+
+    @property
     def random(self) -> bool:
         """Whether training uses torch's global random generator. The engine then seeds it in every round."""
         ...
@@ -101,6 +106,10 @@ class Formula:
     @property
     def shared(self) -> int:
         return self.parameters
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.shared,)
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         if self.first is None:

@@ -40,6 +40,10 @@ class CudaGraphed:
         return self.model.shared
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.model.sizes
+
+    @property
     def random(self) -> bool:
         return self.model.random
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float, Int
@@ -90,6 +91,12 @@ class Stacked:
     @property
     def parameters(self) -> int:
         return sum(shape.numel() for shape in self.shapes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        sizes = [shape.numel() for shape in self.shapes]
+        # The tensors that travel come first.
+        return tuple(size for size, end in zip(sizes, accumulate(sizes), strict=True) if end <= self.shared)
 
     def using(self, execution: Execution) -> Stacked:
         """The same model with the threads and the memory of `execution`."""
