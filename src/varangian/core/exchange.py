@@ -10,7 +10,7 @@ from torch import Tensor
 
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Risk, Truth
-from varangian.core.inbox import DIRECT, Evaluator, Inbox
+from varangian.core.inbox import DIRECT, Evaluator, Inbox, SecondModel
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.task import JudgedOn
@@ -37,6 +37,10 @@ class Exchange:
     normal: Bool[Tensor, "agent 1"]
     group: Int[Tensor, " agents"]
     risk: Risk | None
+    fresh: Bool[Tensor, "agent 1"]
+    """Which agents have a new sample to judge on."""
+    second: SecondModel | None = None
+    """The second model of every agent, if the rule asks for one."""
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
         """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
@@ -54,5 +58,7 @@ class Exchange:
             step_size=of(self.step_size),
             truth=Truth(table, self.adapted, self.group, self.wiring.normal, self.risk),
             round=self.round,
+            fresh=of(self.fresh),
+            second=None if self.second is None else SecondModel(*map(of, self.second)),
             evaluator=evaluator,
         )

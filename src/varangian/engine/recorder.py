@@ -27,7 +27,7 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
     the rule has weights.
     """
     measured = {"loss": own_loss(world.model, seen.before, state.sample)}
-    measured |= world.exact(state.models)
+    measured |= world.exact(state.used)
     if all(weights is not None for weights in seen.weights):
         of_tables = [
             torch.stack(((weights * from_byzantine).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
@@ -66,7 +66,7 @@ class Recorder:
         if world.task.held_out is not None and epoch and (done % epoch == 0 or done == rounds):
             self.evaluated.append(done)
             self.epochs.append(-(-done // epoch))
-            _append(self.held_out, world.held_out(state.models))
+            _append(self.held_out, world.held_out(state.used))
         weights = [of_table for of_table in seen.weights if of_table is not None]
         if self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform:
             apart = max(1, rounds // self.snapshots)
