@@ -23,18 +23,21 @@ from varangian.rules.personal import fedfomo, pens
 from varangian.rules.robust import centerpoint, geometric_median, median, nearest_neighbour_mixing, trimmed_mean
 from varangian.rules.screening import balance, clipped_gossip, sketchguard, ubar
 from varangian.rules.sparing import sparing
+from varangian.rules.two_models import apfl, ditto
 from varangian.rules.verified import paired, patient, verified
 
 __all__ = [
     "Combined",
     "Rule",
     "alone",
+    "apfl",
     "average",
     "balance",
     "best_in_hindsight",
     "centerpoint",
     "clipped_gossip",
     "distance_based",
+    "ditto",
     "f_resilient",
     "fedfomo",
     "geometric_median",

@@ -21,7 +21,7 @@ from torch import Tensor
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Rule
+from varangian.rules.base import Combined, Companion, Rule, companion_of
 from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, smooth
 from varangian.rules.mixture_loss import judged, onto_self
 from varangian.rules.paper import average, loss_based
@@ -77,6 +77,11 @@ class verified:
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
+        _check_inner("verified", self.rule)
+
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
 
     def init(self, table: Table) -> Watched:
         return Watched(self.rule.init(table), Smoothed.start(table[:, 0], 0.0))
@@ -132,6 +137,11 @@ class patient:
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise BadInput(f"patient cannot wait for {self.rounds} rounds; use rounds=0 or more")
+        _check_inner("patient", self.rule)
+
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
 
     def init(self, table: Table) -> Waiting:
         return Waiting(self.rule.init(table), table.new_zeros(len(table)))
@@ -219,6 +229,11 @@ def _difference(loss: Table, own: Float[Tensor, "agent 1"]) -> Table:
     """How much a loss is above one's own, clamped so that its square stays finite. Infinite where unknown."""
     largest = torch.finfo(loss.dtype).max ** 0.5 / 2
     return torch.where(everyone(loss) & everyone(own), (loss - own).clamp(-largest, largest), math.inf)
+
+
+def _check_inner(name: str, rule: AnyRule) -> None:
+    if companion_of(rule) == "personal":
+        raise BadInput(f"{name} decides about the model that is sent; the rule inside it must not have a personal one")
 
 
 def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"], state: Any) -> Combined[Any]:
