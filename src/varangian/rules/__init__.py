@@ -12,6 +12,7 @@ The cards of the rules share one notation:
 - d is the number of parameters that travel. f is the number of Byzantine neighbours to tolerate.
 """
 
+from varangian.rules.anchored import anchored
 from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
 from varangian.rules.interpolated import interpolated
@@ -30,6 +31,7 @@ __all__ = [
     "Combined",
     "Rule",
     "alone",
+    "anchored",
     "apfl",
     "average",
     "balance",

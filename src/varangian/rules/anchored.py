@@ -1,0 +1,171 @@
+"""Judge everything against the model that the agent would have alone: its anchor.
+
+anchored = smoothed differences to the anchor's loss,   keep not significantly worse,   weigh by exp(−gain), anchor too
+
+The paper compares a neighbour with the agent's own model. That model has listened before, so an attack that pulls it
+away also lowers the bar for the next message. The anchor never listens: no message can move it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.core.inbox import Inbox
+from varangian.core.models.base import Models
+from varangian.core.task import JudgedOn
+from varangian.errors import BadInput
+from varangian.rules.base import Combined, Companion
+from varangian.rules.evidence import (
+    Kept,
+    Smoothed,
+    Table,
+    check_forgetting,
+    concentration,
+    difference,
+    everyone,
+    smooth,
+)
+from varangian.rules.mixture_loss import onto_self
+
+NOISE_FORGETTING = 0.05
+"""ν of the anchor's own smoothed loss, which bounds all variances."""
+
+
+class Compared(NamedTuple):
+    """Smoothed differences to the anchor's loss, and their smoothed squares, at one time scale."""
+
+    excess: Smoothed
+    square: Table
+
+
+class Evidence(NamedTuple):
+    """What the rule remembers."""
+
+    scales: tuple[Compared, ...]
+    noise: Smoothed
+    """The anchor's own loss, per agent."""
+
+
+@dataclass(frozen=True)
+class anchored:
+    """Keep whoever is, at no time scale, significantly worse than the model I would have alone; mix with that model.
+
+    Equation:
+        a_k ← a_k − μ_k ∇ℓ(a_k; ξ_k)
+        δ_lk = ℓ(θ̂_l; ξ_k) − ℓ(a_k; ξ_k)
+        d_lk ← (1 − ν) d_lk + ν δ_lk
+        K_k = {l : d_lk ≤ z √(min(v_lk, φ_k²) W)  for all ν}
+        a_lk ∝ exp(−η Σ δ_lk)  if l ∈ K_k
+        a_kk ∝ 1  for the anchor
+
+    The anchor a_k is a second model of the agent, which never listens. Neighbours and the agent's own cooperative model
+    θ̂_k are compared with it, on a sample that nobody has trained on. Each time scale ν has its own z. The root is the
+    standard error of d_lk: v_lk is the variance of the differences and W the sum of squared weights of a smoothed mean.
+    φ_k, the anchor's own smoothed loss, bounds the variance, so that no sender can inflate it. At ν = 1 the bound takes
+    the place of the variance.
+
+    The weights are those of prediction with expert advice. The sum runs over the longest memory. The anchor takes part
+    with a sum of 0: it is a leash that draws the agent back to what it would be alone. In the recorded weights its
+    share counts as the agent's own.
+
+    An agent without a new sample does not listen: a model may be made to look good on a sample that was trained on.
+
+    For convex risks that are known exactly, z = 0 gives r_k(θ_k) ≤ r_k(a_k) in every round, whatever arrives. So no
+    agent is worse off than alone. `loss_based` compares with its own, already influenced model and cannot say this.
+
+    Limits: with samples, a neighbour that is worse by less than z standard errors is kept. Where all agents train on
+    the same few items again and again, no neighbour looks better, and nobody listens.
+
+    Assumes: A sample of its own that it has not trained on yet. Any number of neighbours may be Byzantine.
+    Cost: A second gradient, one evaluation of the loss per neighbour and one for the anchor.
+
+    Example:
+        >>> from varangian import rules, simulate, studies
+        >>> study = studies.target_localization(agents=12)
+        >>> result = simulate(study, rule=rules.anchored(), rounds=5)
+
+    Reference:
+        Ours. It builds on Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning", NeurIPS
+        2020, https://arxiv.org/abs/2010.13032 and on exponential weights: Freund and Schapire, "A decision-theoretic
+        generalization of on-line learning and an application to boosting", Journal of Computer and System Sciences 55,
+        1997. https://doi.org/10.1006/jcss.1997.1504
+    """
+
+    scales: tuple[float, ...] = (1.0, 0.1, 0.02)
+    """ν of each time scale, from the shortest memory to the longest."""
+    significance: tuple[float, ...] = (5.0, 3.0, 1.0)
+    """z at each time scale: how many standard errors above the anchor's loss are still accepted."""
+    eta: float = 1.0
+    """η: how sharply the weights favour models that were better. With 0, all kept models weigh the same."""
+    judge: JudgedOn = "next"
+    """The sample to judge on: the `next` one, or the `same` one as just trained on."""
+
+    companion: ClassVar[Companion] = "alone"
+
+    def __post_init__(self) -> None:
+        for nu in self.scales:
+            check_forgetting(nu)
+        if not self.scales or sorted(self.scales, reverse=True) != list(self.scales):
+            raise BadInput(f"scales go from the shortest memory to the longest, as 1/0.1/0.02, but are {self.scales}")
+        if len(self.significance) != len(self.scales) or not all(0 <= z < math.inf for z in self.significance):
+            raise BadInput(f"significance needs one z of 0 or more for each scale, but is {self.significance}")
+        if not 0 <= self.eta < math.inf:
+            raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
+
+    def init(self, table: Table) -> Evidence:
+        blank = Compared(Smoothed.start(table, 0.0), torch.zeros_like(table))
+        return Evidence(tuple(blank for _ in self.scales), Smoothed.start(table[:, 0], 0.0))
+
+    def combine(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
+        alone, loss = inbox.anchor_loss(self.judge), inbox.loss(self.judge)
+        excess = torch.where(inbox.fresh, difference(loss, alone), math.inf)
+        noise, of_noise = smooth(alone[:, 0], NOISE_FORGETTING, state.noise)
+        kept, after = everyone(excess), list[Compared]()
+        for nu, z, before in zip(self.scales, self.significance, state.scales, strict=True):
+            passed, compared = _not_significantly_worse(excess, nu, z, noise[:, None], before)
+            kept = kept & passed
+            after.append(compared)
+        gain = -self.eta / self.scales[-1] * after[-1].excess.total
+        # An agent whose anchor has no finite loss accepts every model with a finite loss.
+        lost = ~everyone(alone)
+        score = torch.where(lost, torch.where(everyone(loss), 0.0, -math.inf), torch.where(kept, gain, -math.inf))
+        of_anchor, of_slots = _exponential_weights(score, lost)
+        listens = inbox.fresh.expand_as(of_anchor)
+        of_slots = torch.where(listens, of_slots, onto_self(inbox))
+        of_anchor = torch.where(listens, of_anchor, 0.0)
+        weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
+        return Combined(mixed(inbox, of_slots, of_anchor), weights, Evidence(tuple(after), of_noise))
+
+
+def mixed(inbox: Inbox, of_slots: Table, of_anchor: Float[Tensor, "agent 1"]) -> Models:
+    """Σ_l a_lk θ̂_l and a share of the anchor. Messages come with the agent's own private part, the anchor with its."""
+    anchor, own, shared = inbox.anchor, inbox.own, inbox.rows.shape[1]
+    models = inbox.evaluator.mix(inbox, of_slots) + of_anchor * anchor[:, :shared]
+    if shared == own.shape[1]:
+        return models
+    return torch.cat((models, torch.lerp(own[:, shared:], anchor[:, shared:], of_anchor)), 1)
+
+
+def _not_significantly_worse(
+    excess: Table, nu: float, z: float, noise: Float[Tensor, "agent 1"], before: Compared
+) -> tuple[Kept, Compared]:
+    """Whether the smoothed difference is within z standard errors of zero, at one time scale."""
+    mean, smoothed = smooth(excess, nu, before.excess)
+    square, of_square = smooth(excess.square(), nu, Smoothed(before.square, before.excess.mass))
+    bound = noise.square()
+    variance = bound if nu == 1 else torch.minimum((square - mean.square()).clamp(min=0), bound)
+    slack = z * (variance * concentration(nu, smoothed.mass)).sqrt()
+    return mean <= slack, Compared(smoothed, of_square.total)
+
+
+def _exponential_weights(score: Table, lost: Float[Tensor, "agent 1"]) -> tuple[Float[Tensor, "agent 1"], Table]:
+    """∝ exp(score) over the slots, and over the anchor with score 0. A lost anchor counts only if nobody is kept."""
+    anchor = torch.where(lost & (score > -math.inf).any(1, keepdim=True), -math.inf, 0.0).to(score.dtype)
+    weights = torch.softmax(torch.cat((anchor, score), 1), 1)
+    return weights[:, :1], weights[:, 1:]
