@@ -27,6 +27,7 @@ from varangian.engine.compute.memory import estimate
 from varangian.engine.executor import Executor, Plain
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
+from varangian.engine.results import summary
 from varangian.engine.round import play_round
 from varangian.engine.state import State, begin
 from varangian.engine.world import World, poisoned, prepare
@@ -212,6 +213,22 @@ def test_an_anchor_does_not_change_the_run() -> None:
     one, other = (simulate(study, rule=rule, **about) for rule in (anchored_average(), rules.average()))
     for name in ("loss", "regret", "byzantine_weight"):
         assert one[name].equals(other[name])
+
+
+@pytest.mark.parametrize(
+    ("task", "graph", "names"),
+    [(target_localization(agents=12), None, ["regret"]), (softmax(), RING, ["accuracy", "test_loss"])],
+    ids=["every round", "every epoch"],
+)
+def test_a_run_with_anchors_also_measures_no_cooperation(task: Any, graph: Any, names: list[str]) -> None:
+    about: dict[str, Any] = {"graph": graph, "rounds": 20, "byzantine": 3, "attack": attacks.uniform(15, 16)}
+    result = simulate(task, rule=anchored_average(), **about)
+    expected = simulate(task, rule=rules.alone(), **about)
+    for name in names:
+        assert result[f"alone_{name}"].equals(expected[name])
+        assert not result[name].equals(expected[name])
+    assert [name for name in expected if str(name).startswith("alone")] == []
+    assert {f"alone_{name}_{of}" for name in names for of in ("mean", "worst")} < set(summary(result)[0])
 
 
 def test_a_personal_model_is_trained_combined_and_measured() -> None:
