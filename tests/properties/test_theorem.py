@@ -256,12 +256,17 @@ def test_theorem_1_where_losses_are_negative() -> None:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(situation=situations(), eta=st.sampled_from([0.0, 1.0]), scales=st.sampled_from([(1.0,), (1.0, 0.1, 0.02)]))
+@given(
+    situation=situations(),
+    inner=st.sampled_from([None, None, rules.average(), rules.median()]),
+    eta=st.sampled_from([0.0, 1.0]),
+    scales=st.sampled_from([(1.0,), (1.0, 0.1, 0.02)]),
+)
 def test_with_an_anchor_no_agent_is_worse_off_than_alone(
-    situation: Situation, eta: float, scales: tuple[float, ...]
+    situation: Situation, inner: Any, eta: float, scales: tuple[float, ...]
 ) -> None:
     """r_k(θ_k,i) ≤ r_k(a_k,i) in every round, for exact risks and no slack, whatever arrives."""
-    rule = rules.anchored(scales, significance=(0.0,) * len(scales), eta=eta)
+    rule = rules.anchored(inner, scales, significance=(0.0,) * len(scales), eta=eta)
     for outcome in outcomes(situation, rule, rounds=6):
         assert outcome.alone is not None
         assert at_most(outcome.after, outcome.alone)

@@ -32,6 +32,8 @@ RULES = [
     anchored(),
     STRICT,
     anchored(scales=(0.3,), significance=(2.0,), eta=0.0, judge="same"),
+    anchored(rules.average()),
+    anchored(rules.median(), judge="same"),
     rules.verified(anchored()),
     rules.patient(anchored(), 1),
 ]
@@ -96,6 +98,19 @@ def test_an_anchor_without_a_loss_gives_way_to_models_that_have_one() -> None:
     assert first_of(anchored(), inbox) == ([77, 0], [1, 0])
 
 
+def test_what_another_rule_combines_is_used_while_it_is_no_worse_than_the_anchor() -> None:
+    protected = anchored(rules.average())
+    good, bad = heard([2, 0], [1, 0], [0, 1]), heard([2, 0], [1, 0], [99, 0])
+    assert first_of(protected, good) == ([0.5, 0.5], [0.5, 0.5])
+    assert first_of(protected, bad) == ([2, 0], [1, 0])
+    assert first_of(protected, good, good, bad) == ([2, 0], [1, 0]), "one large loss is enough"
+    assert first_of(protected, bad, *[good] * 9) == ([2, 0], [1, 0]), "and is remembered"
+    assert first_of(protected, replace(good, fresh=torch.tensor([[False]]))) == ([1, 0], [1, 0])
+    median = anchored(rules.median())
+    assert first_of(median, heard([2, 0], [1, 0], [0, 1], [1, 1])) == ([1, 1], None)
+    assert first_of(median, heard([1, 0], [1, 0], [0, 5], [1, 5])) == ([1, 0], None)
+
+
 @pytest.mark.parametrize(
     ("settings_of_rule", "said"),
     [
@@ -105,6 +120,7 @@ def test_an_anchor_without_a_loss_gives_way_to_models_that_have_one() -> None:
         ({"significance": (1.0,)}, "one z"),
         ({"significance": (1.0, 1.0, -1.0)}, "one z"),
         ({"eta": -1.0}, "η must be"),
+        ({"rule": rules.ditto()}, "must not have a personal one"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings_of_rule: dict[str, Any], said: str) -> None:
@@ -162,6 +178,13 @@ def test_it_gains_over_no_cooperation_and_over_the_paper(byzantine: int) -> None
     alone = regret(rules.alone(), byzantine)
     assert regret(anchored(), byzantine) < 0.75 * alone
     assert regret(anchored(), byzantine) < 0.75 * regret(rules.loss_based(), byzantine)
+
+
+def test_it_rescues_rules_that_fail() -> None:
+    alone = regret(rules.alone(), 8)
+    for rule in (rules.average(), rules.median()):
+        assert regret(rule, 8) > 100 * alone
+        assert regret(anchored(rule), 8) < 1.1 * alone
 
 
 def test_memories_are_taken_along_when_the_graph_changes() -> None:

@@ -1,6 +1,7 @@
 """Judge everything against the model that the agent would have alone: its anchor.
 
-anchored = smoothed differences to the anchor's loss,   keep not significantly worse,   weigh by exp(−gain), anchor too
+anchored       = smoothed differences to the anchor's loss,   keep not significantly worse,   weigh by exp(−loss)
+anchored(rule) = another rule's model while it is not significantly worse than the anchor,    else the anchor
 
 The paper compares a neighbour with the agent's own model. That model has listened before, so an attack that pulls it
 away also lowers the bar for the next message. The anchor never listens: no message can move it.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,9 +21,8 @@ from varangian.core.inbox import Inbox
 from varangian.core.models.base import Models
 from varangian.core.task import JudgedOn
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Companion
+from varangian.rules.base import Combined, Companion, Rule, companion_of
 from varangian.rules.evidence import (
-    Kept,
     Smoothed,
     Table,
     check_forgetting,
@@ -31,17 +31,22 @@ from varangian.rules.evidence import (
     everyone,
     smooth,
 )
-from varangian.rules.mixture_loss import onto_self
+from varangian.rules.mixture_loss import judged, onto_self
+
+AnyRule = Rule[Any]
 
 NOISE_FORGETTING = 0.05
 """ν of the anchor's own smoothed loss, which bounds all variances."""
 
 
 class Compared(NamedTuple):
-    """Smoothed differences to the anchor's loss, and their smoothed squares, at one time scale."""
+    """Smoothed differences to the anchor's loss, and their smoothed squares, at one time scale.
+
+    They are per neighbour. If another rule is protected, they are per agent.
+    """
 
     excess: Smoothed
-    square: Table
+    square: Tensor
 
 
 class Evidence(NamedTuple):
@@ -50,6 +55,8 @@ class Evidence(NamedTuple):
     scales: tuple[Compared, ...]
     noise: Smoothed
     """The anchor's own loss, per agent."""
+    inner: Any = ()
+    """The state of the rule that is protected, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,8 @@ class anchored:
         δ_lk = ℓ(θ̂_l; ξ_k) − ℓ(a_k; ξ_k)
         d_lk ← (1 − ν) d_lk + ν δ_lk
         K_k = {l : d_lk ≤ z √(min(v_lk, φ_k²) W)  for all ν}
-        a_lk ∝ exp(−η Σ δ_lk)  if l ∈ K_k
-        a_kk ∝ 1  for the anchor
+        θ_k = b_k a_k + Σ_{l∈K_k} a_lk θ̂_l
+        a_lk ∝ exp(−η Σ δ_lk),  b_k ∝ 1
 
     The anchor a_k is a second model of the agent, which never listens. Neighbours and the agent's own cooperative model
     θ̂_k are compared with it, on a sample that nobody has trained on. Each time scale ν has its own z. The root is the
@@ -74,10 +81,14 @@ class anchored:
     with a sum of 0: it is a leash that draws the agent back to what it would be alone. In the recorded weights its
     share counts as the agent's own.
 
+    With `rule`, the model that this other rule combines is judged instead of the neighbours one by one. The agent uses
+    it while it is not significantly worse than the anchor, and else the anchor itself.
+
     An agent without a new sample does not listen: a model may be made to look good on a sample that was trained on.
 
     For convex risks that are known exactly, z = 0 gives r_k(θ_k) ≤ r_k(a_k) in every round, whatever arrives. So no
-    agent is worse off than alone. `loss_based` compares with its own, already influenced model and cannot say this.
+    agent is worse off than alone. With `rule`, this needs no convexity. `loss_based` compares with its own, already
+    influenced model and cannot say this.
 
     Limits: with samples, a neighbour that is worse by less than z standard errors is kept. Where all agents train on
     the same few items again and again, no neighbour looks better, and nobody listens.
@@ -97,6 +108,8 @@ class anchored:
         1997. https://doi.org/10.1006/jcss.1997.1504
     """
 
+    rule: AnyRule | None = None
+    """Another rule to protect. By default none: neighbours are judged one by one."""
     scales: tuple[float, ...] = (1.0, 0.1, 0.02)
     """ν of each time scale, from the shortest memory to the longest."""
     significance: tuple[float, ...] = (5.0, 3.0, 1.0)
@@ -117,21 +130,26 @@ class anchored:
             raise BadInput(f"significance needs one z of 0 or more for each scale, but is {self.significance}")
         if not 0 <= self.eta < math.inf:
             raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
+        if self.rule is not None and companion_of(self.rule) == "personal":
+            raise BadInput(
+                "anchored decides about the model that is sent; the rule inside must not have a personal one"
+            )
 
     def init(self, table: Table) -> Evidence:
-        blank = Compared(Smoothed.start(table, 0.0), torch.zeros_like(table))
-        return Evidence(tuple(blank for _ in self.scales), Smoothed.start(table[:, 0], 0.0))
+        agents = table[:, 0]
+        judged = table if self.rule is None else agents
+        blank = Compared(Smoothed.start(judged, 0.0), torch.zeros_like(judged))
+        inner = () if self.rule is None else self.rule.init(table)
+        return Evidence(tuple(blank for _ in self.scales), Smoothed.start(agents, 0.0), inner)
 
     def combine(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
+        return self._of_neighbours(inbox, state) if self.rule is None else self._protected(self.rule, inbox, state)
+
+    def _of_neighbours(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
+        """Judge every neighbour, and mix those that are kept with the anchor."""
         alone, loss = inbox.anchor_loss(self.judge), inbox.loss(self.judge)
-        excess = torch.where(inbox.fresh, difference(loss, alone), math.inf)
-        noise, of_noise = smooth(alone[:, 0], NOISE_FORGETTING, state.noise)
-        kept, after = everyone(excess), list[Compared]()
-        for nu, z, before in zip(self.scales, self.significance, state.scales, strict=True):
-            passed, compared = _not_significantly_worse(excess, nu, z, noise[:, None], before)
-            kept = kept & passed
-            after.append(compared)
-        gain = -self.eta / self.scales[-1] * after[-1].excess.total
+        kept, after = self._tested(torch.where(inbox.fresh, difference(loss, alone), math.inf), alone, state)
+        gain = -self.eta / self.scales[-1] * after.scales[-1].excess.total
         # An agent whose anchor has no finite loss accepts every model with a finite loss.
         lost = ~everyone(alone)
         score = torch.where(lost, torch.where(everyone(loss), 0.0, -math.inf), torch.where(kept, gain, -math.inf))
@@ -140,7 +158,32 @@ class anchored:
         of_slots = torch.where(listens, of_slots, onto_self(inbox))
         of_anchor = torch.where(listens, of_anchor, 0.0)
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
-        return Combined(mixed(inbox, of_slots, of_anchor), weights, Evidence(tuple(after), of_noise))
+        return Combined(mixed(inbox, of_slots, of_anchor), weights, after)
+
+    def _protected(self, rule: AnyRule, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
+        """Judge what another rule combines, and use it or the anchor."""
+        combined, alone = rule.combine(inbox, state.inner), inbox.anchor_loss(self.judge)
+        loss = judged(inbox, combined.models[:, None], self.judge)
+        excess = torch.where(inbox.fresh, difference(loss, alone), math.inf)
+        kept, after = self._tested(excess[:, 0], alone, state)
+        accept = torch.where(everyone(alone), kept[:, None], everyone(loss)) & inbox.fresh
+        weights = combined.weights
+        return Combined(
+            torch.where(accept, combined.models, torch.where(inbox.fresh, inbox.anchor, inbox.own)),
+            None if weights is None else torch.where(accept, weights, onto_self(inbox)),
+            after._replace(inner=combined.state),
+        )
+
+    def _tested(self, excess: Tensor, alone: Float[Tensor, "agent 1"], state: Evidence) -> tuple[Tensor, Evidence]:
+        """Which models are not significantly worse than the anchor at any time scale."""
+        noise, of_noise = smooth(alone[:, 0], NOISE_FORGETTING, state.noise)
+        bound = noise.square().view(-1, *[1] * (excess.ndim - 1))
+        kept, after = everyone(excess), list[Compared]()
+        for nu, z, before in zip(self.scales, self.significance, state.scales, strict=True):
+            passed, compared = _not_significantly_worse(excess, nu, z, bound, before)
+            kept = kept & passed
+            after.append(compared)
+        return kept, Evidence(tuple(after), of_noise, state.inner)
 
 
 def mixed(inbox: Inbox, of_slots: Table, of_anchor: Float[Tensor, "agent 1"]) -> Models:
@@ -153,12 +196,11 @@ def mixed(inbox: Inbox, of_slots: Table, of_anchor: Float[Tensor, "agent 1"]) ->
 
 
 def _not_significantly_worse(
-    excess: Table, nu: float, z: float, noise: Float[Tensor, "agent 1"], before: Compared
-) -> tuple[Kept, Compared]:
+    excess: Tensor, nu: float, z: float, bound: Tensor, before: Compared
+) -> tuple[Tensor, Compared]:
     """Whether the smoothed difference is within z standard errors of zero, at one time scale."""
     mean, smoothed = smooth(excess, nu, before.excess)
     square, of_square = smooth(excess.square(), nu, Smoothed(before.square, before.excess.mass))
-    bound = noise.square()
     variance = bound if nu == 1 else torch.minimum((square - mean.square()).clamp(min=0), bound)
     slack = z * (variance * concentration(nu, smoothed.mass)).sqrt()
     return mean <= slack, Compared(smoothed, of_square.total)
