@@ -24,7 +24,7 @@ from varangian.core.models.base import Models, Sample, own_loss
 from varangian.core.wiring import Wiring
 from varangian.engine.executor import Combined, CombinedNetwork
 from varangian.engine.rule_memory import carried_over, initial_memory
-from varangian.engine.state import Seen, State, exchange_of, second_after, with_second_adapted
+from varangian.engine.state import Seen, State, exchange_of, second_after, with_second, with_second_adapted
 from varangian.engine.world import World
 from varangian.rules.base import Rule
 
@@ -145,4 +145,4 @@ def combine(world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exch
             personal = torch.where(finite_rows(personal) & normal, personal, inbox.personal.now)
         return torch.where(finite_rows(models) & normal, models, inbox.own), weights, after, personal
 
-    return world.executor.per_table(rule, combined, exchange, memory)
+    return world.executor.per_table(rule, combined, with_second(exchange, rule), memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -141,3 +142,13 @@ def exchange_of(
         fresh=torch.ones_like(world.step_size, dtype=torch.bool) if fresh is None else fresh,
         second=None if second is None or second.before is None else SecondModel(second.models, second.before),
     )
+
+
+def with_second(exchange: Exchange, rule: Rule[Any]) -> Exchange:
+    """The exchange with second models, if the rule needs them.
+
+    Only attacks try rules that the agents do not follow. For those, the first model takes the place of the second.
+    """
+    if exchange.second is not None or companion_of(rule) is None:
+        return exchange
+    return replace(exchange, second=SecondModel(exchange.adapted, exchange.previous))
