@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inboxes import Average, first_of, one_agent, random_story
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from varangian import BadInput, Graph, rules, simulate
 from varangian.attacks import uniform
@@ -76,6 +77,8 @@ def test_without_sharpness_all_kept_models_weigh_the_same() -> None:
 def test_without_a_new_sample_nobody_listens_and_nothing_is_remembered() -> None:
     stale, new = heard([2, 0], [5, 0], [0, 1], fresh=False), heard([2, 0], [1, 0], [0, 1])
     assert first_of(anchored(), stale) == ([5, 0], [1, 0])
+    memory = anchored().combine(stale, anchored().init(stale.own.new_zeros(2, 2))).state
+    assert not any(leaf.any() for leaf in tree_leaves(memory))
     assert first_of(anchored(), stale, new) == first_of(anchored(), new)
 
 

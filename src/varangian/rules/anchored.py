@@ -148,7 +148,7 @@ class anchored:
     def _of_neighbours(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
         """Judge every neighbour, and mix those that are kept with the anchor."""
         alone, loss = inbox.anchor_loss(self.judge), inbox.loss(self.judge)
-        kept, after = self._tested(torch.where(inbox.fresh, difference(loss, alone), math.inf), alone, state)
+        kept, after = self._tested(inbox, difference(loss, alone), state)
         gain = -self.eta / self.scales[-1] * after.scales[-1].excess.total
         # An agent whose anchor has no finite loss accepts every model with a finite loss.
         lost = ~everyone(alone)
@@ -164,8 +164,7 @@ class anchored:
         """Judge what another rule combines, and use it or the anchor."""
         combined, alone = rule.combine(inbox, state.inner), inbox.anchor_loss(self.judge)
         loss = judged(inbox, combined.models[:, None], self.judge)
-        excess = torch.where(inbox.fresh, difference(loss, alone), math.inf)
-        kept, after = self._tested(excess[:, 0], alone, state)
+        kept, after = self._tested(inbox, difference(loss, alone)[:, 0], state)
         accept = torch.where(everyone(alone), kept[:, None], everyone(loss)) & inbox.fresh
         weights = combined.weights
         return Combined(
@@ -174,8 +173,11 @@ class anchored:
             after._replace(inner=combined.state),
         )
 
-    def _tested(self, excess: Tensor, alone: Float[Tensor, "agent 1"], state: Evidence) -> tuple[Tensor, Evidence]:
-        """Which models are not significantly worse than the anchor at any time scale."""
+    def _tested(self, inbox: Inbox, excess: Tensor, state: Evidence) -> tuple[Tensor, Evidence]:
+        """Which models are not significantly worse than the anchor at any time scale. Only new samples count."""
+        fresh = inbox.fresh if excess.ndim == 2 else inbox.fresh[:, 0]
+        excess = torch.where(fresh, excess, math.inf)
+        alone = torch.where(inbox.fresh, inbox.anchor_loss(self.judge), math.inf)
         noise, of_noise = smooth(alone[:, 0], NOISE_FORGETTING, state.noise)
         bound = noise.square().view(-1, *[1] * (excess.ndim - 1))
         kept, after = everyone(excess), list[Compared]()
