@@ -11,7 +11,7 @@ from torch import Tensor
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Risk, Truth
-from varangian.core.inbox import DIRECT, Evaluator, Inbox
+from varangian.core.inbox import DIRECT, Evaluator, Inbox, SecondModel
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.task import JudgedOn
@@ -45,6 +45,8 @@ class Exchange:
     risk: Risk | None
     draws: Draws
     """The random numbers of all agents that send messages."""
+    second: SecondModel | None = None
+    """The second model of every agent, if the rule asks for one."""
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
         """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
@@ -65,5 +67,6 @@ class Exchange:
             truth=Truth(table, self.adapted, self.group, self.wiring.normal, self.risk),
             round=self.round,
             pairs=PairDraws(self.draws, table.receivers, table.senders),
+            second=None if self.second is None else SecondModel(*map(of, self.second)),
             evaluator=evaluator,
         )

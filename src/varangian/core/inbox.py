@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +31,15 @@ OfNeighbourhoods = Callable[..., Float[Tensor, "some out"]]
 """A function of the messages (some, slot, shared), the mask of slots heard (some, slot), and values per agent."""
 Change = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece shared"]]
 """From messages, and the agents that receive them, to models of the same shape."""
+
+
+class SecondModel(NamedTuple):
+    """The second model of some agents. It is never sent."""
+
+    now: Models
+    """After training."""
+    before: Models
+    """Before training."""
 
 
 class Evaluator(Protocol):
@@ -116,6 +125,8 @@ class Inbox:
     round: int = 0
     pairs: PairDraws | None = field(default=None, repr=False)
     """Where random numbers per slot come from."""
+    second: SecondModel | None = field(default=None, repr=False)
+    """The agents' second models, if the rule asks for them."""
     evaluator: Evaluator = field(default=DIRECT, repr=False)
     _computed: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
 
@@ -139,6 +150,27 @@ class Inbox:
         """ℓ(change(θ̂_l); ξ_k): the loss of a model made from each message; infinite where it is nan."""
         on = on or self.judged_on
         return self.known(self.of_fresh(self.evaluator.loss_of(self, change, on), on))
+
+    @property
+    def anchor(self) -> Models:
+        """The model that each agent would have alone, after its step. For rules with `companion = "alone"`."""
+        return self.personal.now
+
+    @property
+    def personal(self) -> SecondModel:
+        """Each agent's personal model, before and after its step. For rules with `companion = "personal"`."""
+        if self.second is None:
+            raise BadInput("this rule uses a second model, but does not ask for one; set its attribute companion")
+        return self.second
+
+    def anchor_loss(self, on: JudgedOn | None = None) -> Float[Tensor, "agent 1"]:
+        """ℓ(a_k; ξ_k): the loss of the anchor on the agent's own data; infinite where it is nan."""
+        on = on or self.judged_on
+
+        def judged() -> Tensor:
+            return self.model.judge(self.anchor[:, None], self.samples[on]).nan_to_num_(math.inf, math.inf, math.inf)
+
+        return self.once(f"loss of the anchor on {on}", judged)
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the shared parameters."""

@@ -22,15 +22,15 @@ from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Truth
-from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, Table
+from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, SecondModel, Table
 from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
 from varangian.core.task import JudgedOn, takes_trials
 from varangian.engine.compute.evaluator import Fast
 from varangian.engine.rule_memory import initial_memory
-from varangian.engine.state import State, exchange_of
+from varangian.engine.state import State, exchange_of, with_second
 from varangian.engine.world import World
-from varangian.rules.base import Rule
+from varangian.rules.base import Combined, Rule
 
 Trials = Float[Tensor, "trial agent shared"]
 """For each trial, what every agent hears from all its Byzantine neighbours."""
@@ -75,16 +75,18 @@ def insight_of(
         return exchange_of(world, state, adapted, delivered, state.sample, torch.ones_like(state.fresh))
 
     def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        return _outcome(exchange(sent), *with_memory(other), world.execution)
+        tried, remembered = with_memory(other)
+        return _outcome(with_second(exchange(sent), tried), tried, remembered, world.execution)
 
     def foresee_each(told: Trials, other: Rule[Any] | None = None) -> Float[Tensor, "trial agent parameter"]:
-        return outcomes(exchange(None), *with_memory(other), told, world.execution)
+        tried, remembered = with_memory(other)
+        return outcomes(with_second(exchange(None), tried), tried, remembered, told, world.execution)
 
     def rehearse(attack: AnyAttack, attack_state: Any, rounds: int) -> Models:
         imagined, future = replace(world, sample=world.imagined_sample), state._replace(attack=attack_state)
         for _ in range(rounds):
             future, _ = play_round(imagined, rule, attack, future)
-        return future.models
+        return future.used
 
     def risk(models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         if models.ndim > 2 and not at_once:
@@ -109,9 +111,15 @@ def _outcome(exchange: Exchange, rule: Rule[Any], memory: Sequence[Any], executi
     private_rows = len(exchange.delivered.rows) - wiring.graph.agents
     for table, source, of_table in zip(wiring.tables, wiring.sources(exchange.delivered), memory, strict=True):
         inbox = exchange.inbox(table, source, Fast(execution, table.dense, private_rows=private_rows))
-        models = rule.combine(inbox, of_table).models
-        out.append(torch.where(finite_rows(models), models, inbox.own))
+        out.append(_used(rule.combine(inbox, of_table), inbox))
     return torch.where(exchange.listening, wiring.join_tables(out), exchange.adapted)
+
+
+def _used(combined: Combined[Any], inbox: Inbox) -> Models:
+    """The models that agents would use: the combined ones, or the personal ones beside them."""
+    if combined.personal is not None:
+        return torch.where(finite_rows(combined.personal), combined.personal, inbox.personal.now)
+    return torch.where(finite_rows(combined.models), combined.models, inbox.own)
 
 
 def outcomes(
@@ -136,8 +144,7 @@ def _outcomes(
     wiring, out = exchange.wiring, []
     for table, lying, of_table in zip(wiring.tables, wiring.from_byzantine, memory, strict=True):
         inbox = _inbox(exchange, table, lying, told, execution)
-        models = rule.combine(inbox, tree_map(lambda leaf: _repeated(leaf, len(told)), of_table)).models
-        models = torch.where(finite_rows(models), models, inbox.own)
+        models = _used(rule.combine(inbox, tree_map(lambda leaf: _repeated(leaf, len(told)), of_table)), inbox)
         out.append(models.unflatten(0, (len(told), -1)).transpose(0, 1))
     combined = wiring.join_tables(out).transpose(0, 1)
     return torch.where(exchange.listening, combined, exchange.adapted)
@@ -173,6 +180,7 @@ def _inbox(
         heard=heard.flatten(0, 1),
         samples={on: tuple(_repeated(part, trials) for part in sample) for on, sample in honest.samples.items()},
         truth=_truth(honest.truth, table, trials),
+        second=honest.second and SecondModel(*(_repeated(models, trials) for models in honest.second)),
         pairs=PairDraws(exchange.draws, _repeated(table.receivers, trials), _repeated(table.senders, trials)),
         evaluator=Tried(fast, honest, lying, of_table(clean), everyone),
     )

@@ -49,6 +49,17 @@ def smooth(observed: Table, forgetting: float | Tensor, state: Smoothed) -> tupl
     return (total / mass).add_(nothing).nan_to_num_(math.inf, math.inf), Smoothed(total, mass)
 
 
+def concentration(nu: float | Tensor, mass: Table) -> Table:
+    """Σ w² for the weights w = ν (1 − ν)^j / mass of a smoothed mean; mass = 1 − (1 − ν)^t after t observations."""
+    return torch.where(mass > 0, nu * (2 - mass) / ((2 - nu) * mass), 1.0)
+
+
+def difference(loss: Table, reference: Float[Tensor, "agent 1"]) -> Table:
+    """How much a loss is above another, clamped so that its square stays finite. Infinite where one is unknown."""
+    largest = torch.finfo(loss.dtype).max ** 0.5 / 2
+    return torch.where(everyone(loss) & everyone(reference), (loss - reference).clamp(-largest, largest), math.inf)
+
+
 def not_worse(evidence: Table) -> Kept:
     """φ_lk ≤ φ_kk: the paper's filter."""
     return evidence <= own(evidence)

@@ -25,7 +25,7 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach
-from varangian.rules.base import Combined, Rule
+from varangian.rules.base import Combined, Rule, companion_of
 from varangian.testing.knowledge import undeclared
 from varangian.testing.scenarios import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 
@@ -88,6 +88,10 @@ def _rule_shapes(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
         named = {"models": (combined.models, inbox.own), "the state": (combined.state, before)}
         if combined.weights is not None:
             named["weights"] = (combined.weights, table)
+        if combined.personal is not None:
+            named["personal models"] = (combined.personal, inbox.own)
+            if companion_of(rule) != "personal":
+                yield 'it returns personal models, but its companion is not "personal"'
         for what, (got, wanted) in named.items():
             if tree_map(_kind, got) != tree_map(_kind, wanted):
                 yield f"{what} should be {tree_map(_kind, wanted)}, not {tree_map(_kind, got)}"
@@ -104,9 +108,13 @@ def _rule_mutates(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequence[Story]]) -> Complaints:
     """Errors in models and weights, in the stories that `turned` makes of the calm story."""
     for story in (other for calm in stories(dtype) for other in turned(calm)):
-        for inbox, _, (models, weights, _) in story.play(rule):
+        for inbox, _, (models, weights, _, personal) in story.play(rule):
             if not models.isfinite().all():
                 yield "models are not finite"
+            if personal is not None and not personal.isfinite().all():
+                yield "personal models are not finite"
+            if companion_of(rule) == "alone":
+                models = models - _towards_anchor(inbox, models, weights)
             if not _close([models[:, 3:]], [inbox.own[:, 3:]]):
                 yield "a parameter that is never sent has changed"
             if weights is None:
@@ -119,6 +127,19 @@ def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequ
                 yield f"weights of an agent sum to {weights.sum(1).min():.4g} … {weights.sum(1).max():.4g}, not to 1"
             if not _close([inbox.mix(weights)], [models]):
                 yield "the models are not the mix that the weights give"
+
+
+def _towards_anchor(inbox: Inbox, models: Tensor, weights: Tensor | None) -> Tensor:
+    """The part of the models that the anchor explains: c (a_k − θ̂_k), where c is at most the agent's own weight."""
+    towards, rest = inbox.anchor - inbox.own, models - (inbox.own if weights is None else inbox.mix(weights))
+    seen = towards.abs()
+    if weights is None:
+        seen[:, :3] = 0  # without weights, only parameters that are never sent can be explained
+    # Use the largest coordinate: squares of large numbers would overflow.
+    largest = seen.argmax(1, keepdim=True)
+    share = (rest.gather(1, largest) / towards.gather(1, largest)).nan_to_num(0.0, 0.0, 0.0)
+    most = torch.ones_like(share) if weights is None else weights[:, :1]
+    return towards * share.clamp(min=0.0).minimum(most)
 
 
 def _lies(calm: Story, value: float) -> Sequence[Story]:
@@ -272,7 +293,7 @@ def _mutations(candidate: object, method: str, play: Callable[[Any], Iterator[ob
 
     def watched(shown: Inbox | View, state: Any) -> Any:
         if isinstance(shown, Inbox):  # losses are cached: compute them all, so that a change is noticed
-            shown.loss("next"), shown.loss("same")
+            shown.loss("next"), shown.loss("same"), shown.anchor_loss("next"), shown.anchor_loss("same")
         given = vars(shown) | {"the state": state}
         before = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
         result = getattr(candidate, method)(shown, state)

@@ -15,7 +15,7 @@ from varangian.attacks.base import Attack, Insight, View
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
-from varangian.core.inbox import Inbox
+from varangian.core.inbox import Inbox, SecondModel
 from varangian.core.messages import ToAll, ToEach, deliver
 from varangian.core.models.base import Formula, Sample
 from varangian.core.wiring import Wiring
@@ -109,6 +109,7 @@ class Story:
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
+            second=SecondModel(*(self.previous[round] * 0.9 + self.u[at] * 0.1 for at in (round, round + 1))),
             truth=Truth(table, own, *friends, lambda models: models.square().sum(1)),
             pairs=pairs,
             evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),
@@ -124,11 +125,18 @@ class Story:
             state = combined.state
 
     def outcome(self, rule: Rule[Any]) -> list[Tensor]:
-        """Models (round, agent, parameter) and, if the rule has weights, weights (round, receiver, sender)."""
+        """Models (round, agent, parameter) and, if the rule has weights, weights (round, receiver, sender).
+
+        Personal models follow the models in the last dimension.
+        """
         told = [combined for _, _, combined in self.play(rule)]
         senders, nothing = self.graph.neighbourhoods()[0].senders, self.own.new_zeros(2 * [self.graph.agents])
         weights = [nothing.scatter_add(1, senders, c.weights) for c in told if c.weights is not None]
-        return [torch.stack(part) for part in ([c.models for c in told], weights) if part]
+        return [torch.stack(part) for part in ([_both_models(c) for c in told], weights) if part]
+
+
+def _both_models(combined: Combined[Any]) -> Tensor:
+    return combined.models if combined.personal is None else torch.cat((combined.models, combined.personal), 1)
 
 
 def stories(dtype: torch.dtype) -> Iterator[Story]:

@@ -182,7 +182,7 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
             sent, _ = byzantine_messages(world, rule, state.rule, attack, state, adapted, honest, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
             exchange = exchange_of(world, state, adapted, delivered, *next_sample(world, state))
-            models, weights, memory = combine(world, rule, state.rule, exchange)
+            models, weights, memory, _ = combine(world, rule, state.rule, exchange)
             assert isinstance(kernel_for(rule, exchange, DEFAULT), Loop)
             ours = combine(compiled, rule, state.rule, exchange)
             near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
