@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,19 @@ from varangian.engine.state import begin
 from varangian.engine.world import prepare
 
 LINEAR = rules.average(), rules.loss_based(), rules.loss_based(judge="same"), rules.distance_based()
-OTHERS = rules.krum(), rules.median(), rules.geometric_median(), rules.interpolated(), rules.oracle(), rules.paired()
+OTHERS = (
+    rules.anchored(),
+    rules.ditto(),
+    rules.apfl(),
+    rules.bucketing(),
+    rules.clipped(),
+    rules.krum(),
+    rules.median(),
+    rules.geometric_median(),
+    rules.interpolated(),
+    rules.oracle(),
+    rules.paired(),
+)
 
 
 @dataclass(eq=False)
@@ -63,9 +75,10 @@ def test_networks_on_dense_graphs_too(share: list[str] | None) -> None:
 
 @dataclass(eq=False)
 class rehearsing:
-    """Plays another attack ahead in round 0."""
+    """Plays another attack ahead in one round."""
 
     other: Any
+    at: int
     rounds: int
     found: list[Tensor] = field(default_factory=list[Tensor])
 
@@ -73,33 +86,34 @@ class rehearsing:
         return self.other.init(own)
 
     def send(self, view: View, state: Any) -> Any:
-        if view.round == 0:
+        if view.round == self.at and not self.found:
             self.found.append(view.insight.rehearse(self.other, state, self.rounds))
         return self.other.send(view, state)
 
 
-@pytest.mark.parametrize("rule", [rules.loss_based(), rules.paired()], ids=repr)
+PLAYED = [rules.loss_based(), rules.paired(), rules.anchored(), rules.ditto()]
+
+
+@pytest.mark.parametrize("rule", PLAYED, ids=repr)
 def test_a_rehearsal_is_the_run_on_other_samples(rule: Any) -> None:
-    scene = studies.target_localization(agents=12).scene(0)
-    attack = rehearsing(attacks.sleeper(until=2, then=attacks.sign_flip()), 5)
-    world = prepare([scene], [0], 3)
-    state = start = begin(world, rule, attack)
+    """From round 2 on: the sample of that round is known, later ones are imagined."""
+    attack = rehearsing(attacks.sleeper(until=4, then=attacks.sign_flip()), at=2, rounds=5)
+    world = prepare([studies.target_localization(agents=12).scene(0)], [0], 3)
+    state = begin(world, rule, attack)
     for _ in range(2):
         state, _ = play_round(world, rule, attack, state)
-    (found,) = attack.found
-    imagined = begin(world, rule, attack.other)._replace(sample=start.sample)
-    for round in range(5):
-        imagined, _ = play_round(world, rule, attack.other, imagined)
-        imagined = imagined._replace(sample=world.imagined_sample(round + 1))
-    assert not torch.equal(world.imagined_sample(1)[0], world.sample(1)[0])
-    assert found.shape == imagined.models.shape
-    played = play_round(world, rule, attack.other, start)[0]
-    assert not torch.equal(found, played.models)
+    play_round(world, rule, attack, state)
+    imagined = replace(world, sample=world.imagined_sample)
+    for _ in range(5):
+        state, _ = play_round(imagined, rule, attack.other, state)
+    assert torch.equal(attack.found[0], state.used)
+    assert not torch.equal(world.imagined_sample(3)[0], world.sample(3)[0])
 
 
-def test_a_rehearsal_changes_nothing() -> None:
+@pytest.mark.parametrize("rule", PLAYED, ids=repr)
+def test_a_rehearsal_changes_nothing(rule: Any) -> None:
     """The run goes on with the same bits, as if nobody had looked ahead."""
     study, settings = studies.target_localization(agents=12), {"byzantine": 3, "rounds": 6}
-    plain = simulate(study, rule=rules.loss_based(), attack=attacks.sign_flip(), **settings)
-    ahead = simulate(study, rule=rules.loss_based(), attack=rehearsing(attacks.sign_flip(), 4), **settings)
+    plain = simulate(study, rule=rule, attack=attacks.sign_flip(), **settings)
+    ahead = simulate(study, rule=rule, attack=rehearsing(attacks.sign_flip(), 2, 4), **settings)
     assert plain["regret"].equals(ahead["regret"])
