@@ -23,12 +23,12 @@ def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> T
     for _ in range(descents):
         up = gradient_of_risk(view, models)
         up[:, shared:] = 0
-        start, up = models, normalize(up)
-        for halving in range(halvings):
-            tried = start - far * 0.5**halving * up
-            risk = view.insight.risk(tried)
-            better = risk < least
-            least, models = torch.where(better, risk, least), torch.where(better[:, None], tried, models)
+        halves = 0.5 ** torch.arange(halvings, dtype=models.dtype, device=models.device)
+        tried = models - far * halves[:, None, None] * normalize(up)
+        best = view.insight.risk(tried).min(0)
+        better, agent = best.values < least, torch.arange(len(models), device=models.device)
+        least = torch.where(better, best.values, least)
+        models = torch.where(better[:, None], tried[best.indices, agent], models)
     return models[:, :shared]
 
 
