@@ -76,9 +76,8 @@ class threshold_clustering:
         for _ in range(self.iterations):
             distance = inbox.distance(centre)
             near = (distance <= self._radius(inbox, distance)) & (distance < math.inf)
-            # The agent itself is always near: also where its own message was lost on the way.
             near[:, 0] = True
-            share = near.to(weights.dtype) / inbox.heard.sum(1, keepdim=True).clamp(min=1)
+            share = near.to(weights.dtype) / (1 + others(inbox.heard).sum(1, keepdim=True))
             weights = share + weights * (1 - share.sum(1, keepdim=True))
             centre = inbox.mix(weights)
         return Combined(centre, weights, state)
