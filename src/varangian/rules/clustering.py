@@ -76,9 +76,8 @@ class threshold_clustering:
         for _ in range(self.iterations):
             distance = inbox.distance(centre)
             near = (distance <= self._radius(inbox, distance)) & (distance < math.inf)
-            # The agent itself is always near: also where its own message was lost on the way.
             near[:, 0] = True
-            share = near.to(weights.dtype) / inbox.heard.sum(1, keepdim=True).clamp(min=1)
+            share = near.to(weights.dtype) / (1 + others(inbox.heard).sum(1, keepdim=True))
             weights = share + weights * (1 - share.sum(1, keepdim=True))
             centre = inbox.mix(weights)
         return Combined(centre, weights, state)
@@ -96,8 +95,8 @@ def between_groups(distance: Float[Tensor, "agent slot"], number: Int[Tensor, " 
     """The middle between the means of a near and a far group: the first `number` of some sorted distances, divided so
     that squared deviations within groups are smallest. It is 0 where fewer than two distances are finite.
 
-    >>> between_groups(torch.tensor([[1.0, 2.0, 3.0, 11.0, 13.0, 900.0]]), torch.tensor([5]))
-    tensor([[7.]])
+    >>> between_groups(torch.tensor([[1.0, 3.0, 14.0, 16.0, 900.0]]), torch.tensor([4]))
+    tensor([[8.5000]])
     """
     slot = torch.arange(distance.shape[1], device=distance.device)
     counts = (slot < number[:, None]) & (distance < math.inf)

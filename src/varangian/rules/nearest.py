@@ -35,7 +35,7 @@ class krum:
     Limits: copies stop it. An agent without a new batch sends the model that it combined in the last round. Others may
     hold the same one, and trained models lie around it, so that it has the lowest score. On human activity, nine of
     thirty messages are such copies. Krum takes one of them in 98 % of the rounds and ends at 37 % accuracy after eight
-    epochs, against 86 % where all agents train in every round. To count equal messages once gives 70 %: one is enough.
+    epochs, against 86 % where all agents train in every round. Even if equal messages counted once, it would be 70 %.
 
     Assumes: At most f Byzantine neighbours, 2f + 2 < |N_k|, and one task.
     Cost: |N_k|² d operations.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -76,34 +76,42 @@ class bucketing:
         return tuple(leaf for leaf in tree_flatten(self.rule.init(self._blank(table)))[0] if leaf.ndim == 1)
 
     def combine(self, inbox: Inbox, state: tuple[Tensor, ...]) -> Combined[tuple[Tensor, ...]]:
+        order, share = self._arranged(inbox)
+        seen = self._averaged(inbox, order, share)
+        models, weights, after, personal = self.rule.combine(seen, self._restored(seen, state))
+        if weights is not None:
+            of_slot = (weights[:, 1:, None] * share).flatten(1)[:, : order.shape[1]]
+            weights = torch.cat((weights[:, :1], torch.zeros_like(of_slot).scatter(1, order - 1, of_slot)), 1)
+        kept = tuple(leaf for leaf in tree_flatten(after)[0] if leaf.ndim == 1)
+        return Combined(models, weights, kept, personal)
+
+    def _arranged(self, inbox: Inbox) -> tuple[Int[Tensor, "agent neighbour"], Float[Tensor, "agent bucket place"]]:
+        """The slots of the neighbours in random order, and each one's share of its bucket."""
         neighbours = others(inbox.heard)
         # Neighbours that were not heard come last: they must not change the buckets of the others.
         order = torch.where(neighbours, inbox.random("bucketing"), 2.0)[:, 1:].argsort(dim=1, stable=True) + 1
-        missing = -order.shape[1] % self.size
-        slots, there = pad(order, (0, missing)), pad(neighbours.gather(1, order), (0, missing))
-        there = there.view(len(order), -1, self.size)
-        share = there.to(inbox.own.dtype) / there.sum(2, keepdim=True).clamp(min=1)
+        there = pad(neighbours.gather(1, order), (0, -order.shape[1] % self.size))
+        there = there.view(len(order), there.shape[1] // self.size, self.size)
+        return order, there.to(inbox.own.dtype) / there.sum(2, keepdim=True).clamp(min=1)
+
+    def _averaged(
+        self, inbox: Inbox, order: Int[Tensor, "agent neighbour"], share: Float[Tensor, "agent bucket place"]
+    ) -> Inbox:
+        """The inbox of an agent that hears itself and its buckets."""
+        slots = pad(order, (0, -order.shape[1] % self.size))
         bags = inbox.source.gather(1, slots).view(-1, self.size)
         means = embedding_bag(bags, inbox.rows, per_sample_weights=share.view(-1, self.size), mode="sum")
-        own = inbox.rows[inbox.source[:, 0]]
-        messages = torch.cat((own[:, None], means.view(*there.shape[:2], own.shape[1])), 1)
-        heard = torch.cat((inbox.heard[:, :1], there.any(2)), 1)
-        combined = self.rule.combine(inbox.with_messages(messages, heard), self._restored(inbox.own, heard, state))
-        kept = tuple(leaf for leaf in tree_flatten(combined.state)[0] if leaf.ndim == 1)
-        if combined.weights is None:
-            return Combined(combined.models, None, kept, combined.personal)
-        of_slot = (combined.weights[:, 1:, None] * share).flatten(1)[:, : order.shape[1]]
-        weights = torch.zeros_like(inbox.own[:, :1]).expand(inbox.heard.shape).scatter(1, order, of_slot)
-        weights[:, 0] = combined.weights[:, 0]
-        return Combined(combined.models, weights, kept, combined.personal)
+        own = inbox.rows[inbox.source[:, :1]]
+        messages = torch.cat((own, means.view(*share.shape[:2], own.shape[2])), 1)
+        return inbox.with_messages(messages, torch.cat((inbox.heard[:, :1], (share > 0).any(2)), 1))
 
     def _blank(self, table: Table) -> Table:
         """An empty table with a slot for the agent itself and one for every bucket."""
         return table.new_zeros(len(table), 1 + -(-(table.shape[1] - 1) // self.size))
 
-    def _restored(self, own: Tensor, heard: Tensor, state: tuple[Tensor, ...]) -> Any:
+    def _restored(self, seen: Inbox, state: tuple[Tensor, ...]) -> Any:
         """The state of the other rule: what it remembers per agent, and nothing about single neighbours."""
-        fresh, form = tree_flatten(self.rule.init(own.new_zeros(heard.shape)))
+        fresh, form = tree_flatten(self.rule.init(seen.own.new_zeros(seen.heard.shape)))
         per_agent = iter(state)
         return tree_unflatten([next(per_agent) if leaf.ndim == 1 else leaf for leaf in fresh], form)
 
