@@ -1,8 +1,10 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, View, knowledge_of
+from varangian.attacks.backdoors import backdoor, model_replacement
+from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, Triggers, View, knowledge_of
 from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
+from varangian.attacks.drifting import poisoned_fl, rop, variance_inflation
 from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
@@ -19,6 +21,7 @@ from varangian.attacks.simple import (
 )
 from varangian.attacks.statistical import alie, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
+from varangian.attacks.trust import trust_then_strike
 from varangian.core.messages import ToAll, ToEach
 
 __all__ = [
@@ -28,8 +31,10 @@ __all__ = [
     "Poisons",
     "ToAll",
     "ToEach",
+    "Triggers",
     "View",
     "alie",
+    "backdoor",
     "best_response",
     "collusion",
     "crash",
@@ -48,8 +53,11 @@ __all__ = [
     "mimic",
     "min_max",
     "min_sum",
+    "model_replacement",
     "not_finite",
+    "poisoned_fl",
     "pulling",
+    "rop",
     "scaled",
     "shrink",
     "sign_flip",
@@ -57,5 +65,7 @@ __all__ = [
     "sleeper",
     "spectral_dissensus",
     "sybil",
+    "trust_then_strike",
     "uniform",
+    "variance_inflation",
 ]
