@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -109,6 +109,8 @@ class backdoor:
     replace: bool = False
     """Whether to send what makes the victim's average equal the sender's model, as `model_replacement` does."""
 
+    local: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not self.features or min(self.features) < 0:
             raise BadInput(f"backdoor needs places of features, 0 or more, but features is {self.features}")
@@ -120,10 +122,6 @@ class backdoor:
     @property
     def knows(self) -> tuple[Knowledge, ...]:
         return ("messages",) if self.replace else ()
-
-    @property
-    def local(self) -> bool:
-        return not self.replace
 
     def init(self, own: Own) -> tuple[()]:
         return ()
