@@ -46,6 +46,14 @@ ATTACKS = [
     dropping(),
     label_flip(),
     best_response(lengths=1, refinements=1, horizon=1),
+    attacks.rop(),
+    attacks.poisoned_fl(window=3),
+    attacks.variance_inflation(),
+    attacks.trust_then_strike(gifts=1),
+    attacks.model_replacement(),
+    attacks.model_replacement(then=attacks.pulling()),
+    attacks.backdoor(features=(0,)),
+    attacks.backdoor(features=(0,), replace=True),
 ]
 NETWORKS = {
     "nobody honest": (Graph.complete(4), [0, 1, 2, 3]),

@@ -24,7 +24,8 @@ from varangian.report import curves, draw_figures, network
 from varangian.report.curve_figure import scenarios
 from varangian.report.figures import final_trust, largest_minority, neighbours
 from varangian.report.paper import Panel, paper_figure
-from varangian.report.spread import looks_of, spread, trailing_mean
+from varangian.report.payload import shown
+from varangian.report.spread import is_logarithmic, looks_of, spread, trailing_mean
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -282,3 +283,16 @@ def test_a_short_logarithmic_axis_has_plain_numbers(least: float, labels: set[st
     shown = axis.get_major_formatter().format_ticks(places)
     powers = {text.partition("10^{")[2].partition("}")[0] for text in shown}
     assert labels in (set(shown), powers)
+
+
+def test_the_success_of_a_backdoor_is_a_share_and_not_a_loss() -> None:
+    assert not is_logarithmic("backdoor_success") and is_logarithmic("test_loss")
+    assert shown(0.984, "backdoor_success") == "98.4"
+    count = 6
+    accuracy = xr.DataArray(np.full((1, 2, count), 0.5), dims=("seed", "epoch", "agent"))
+    told = xr.Dataset({"accuracy": accuracy, "backdoor_success": accuracy}).expand_dims("cell")
+    about = {"rule": ("cell", ["average"]), "attack": ("cell", ["backdoor"]), "byzantine": ("cell", [2])}
+    who = xr.DataArray(np.arange(count)[None, None] < 2, dims=("cell", "seed", "agent"))
+    told = told.assign_coords(**about, epoch=[1, 2], round_of_epoch=("epoch", [5, 10])).assign(byzantine_agent=who)
+    (axes,) = curves(told, "backdoor_success").axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()][-1].endswith("%")

@@ -39,6 +39,9 @@ ATTACKS = [
     attacks.sleeper(2),
     attacks.sleeper(2, then=attacks.pulling()),
     attacks.sleeper(2, then=attacks.not_finite()),
+    attacks.trust_then_strike(0, 1, then=attacks.uniform()),
+    attacks.model_replacement(then=attacks.pulling()),
+    attacks.backdoor(replace=True),
 ]
 
 

@@ -1,9 +1,11 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, View, knowledge_of
+from varangian.attacks.backdoors import backdoor, model_replacement
+from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, Triggers, View, knowledge_of
 from varangian.attacks.best_response import best_response
 from varangian.attacks.blind_spots import blind_direction, null_space
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
+from varangian.attacks.drifting import poisoned_fl, rop, variance_inflation
 from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
@@ -21,6 +23,7 @@ from varangian.attacks.simple import (
 )
 from varangian.attacks.statistical import alie, inner_product, mimic, min_max, min_sum
 from varangian.attacks.topological import dissensus, isolation, spectral_dissensus
+from varangian.attacks.trust import trust_then_strike
 from varangian.core.messages import ToAll, ToEach
 
 __all__ = [
@@ -30,8 +33,10 @@ __all__ = [
     "Poisons",
     "ToAll",
     "ToEach",
+    "Triggers",
     "View",
     "alie",
+    "backdoor",
     "best_response",
     "blind_direction",
     "collusion",
@@ -51,9 +56,12 @@ __all__ = [
     "mimic",
     "min_max",
     "min_sum",
+    "model_replacement",
     "not_finite",
     "null_space",
+    "poisoned_fl",
     "pulling",
+    "rop",
     "scaled",
     "shrink",
     "sign_flip",
@@ -62,5 +70,7 @@ __all__ = [
     "spectral_dissensus",
     "strongest",
     "sybil",
+    "trust_then_strike",
     "uniform",
+    "variance_inflation",
 ]

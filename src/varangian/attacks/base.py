@@ -3,7 +3,8 @@
 An attack is an immutable value with two pure functions. `init` makes its state. `send` sees what the threat model
 grants, and returns the messages and the next state. There is one message per Byzantine sender (`ToAll`) or one per
 edge (`ToEach`). An attack on data has a third function, `poison`, which changes the samples that Byzantine agents
-train on. Nothing else in the engine knows who is Byzantine. `varangian.testing.check_attack` checks the contract.
+train on. One with a trigger also has `trigger`, so that its success can be measured. Nothing else in the engine knows
+who is Byzantine. `varangian.testing.check_attack` checks the contract.
 """
 
 from __future__ import annotations
@@ -155,6 +156,18 @@ class Poisons(Protocol):
 
         `labels` is the number of labels in the data, or in the first round of a user's own stream. It is 0 where
         targets are numbers."""
+        ...
+
+
+@runtime_checkable
+class Triggers(Protocol):
+    """An attack with a trigger: it wants a label of its own for all items that carry it.
+
+    Where test data has labels, runs measure how often normal agents give this label (`backdoor_success`).
+    """
+
+    def trigger(self, sample: Sample) -> Sample:
+        """Items with the trigger on, and the labels that the adversary wants for them."""
         ...
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from varangian.core.files import whole
 from varangian.core.scene import Scene
 from varangian.engine.recorder import Recorder
+from varangian.engine.triggers import SUCCESS
 from varangian.engine.world import World
 from varangian.errors import BadInput
 
@@ -27,6 +28,11 @@ UNWEIGHED = ("byzantine_weight", "kept")
 
 def higher_is_better(metric: str) -> bool:
     return "accuracy" in metric or "explained" in metric
+
+
+def in_percent(metric: str) -> bool:
+    """Whether a metric is a share of items, which people read in percent."""
+    return "accuracy" in metric or metric == SUCCESS
 
 
 def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:

@@ -27,7 +27,7 @@ from varangian.engine.options import RunOptions, RunSettings, option_fields, tak
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
-from varangian.engine.world import World, poisoned, prepare
+from varangian.engine.world import World, attacked, prepare
 from varangian.errors import BadInput
 from varangian.rules.base import Rule
 from varangian.rules.paper import loss_based
@@ -137,7 +137,7 @@ def run(
         saver: Writes checkpoints, and one more when the run is interrupted.
         resume: Whether to continue from the checkpoint, if there is one.
     """
-    world = poisoned(world, attack)
+    world = attacked(world, attack)
     with torch.no_grad(), world.execution.applied():
         state = begin(world, rule, attack)
         if resume and saver.path and saver.path.exists():

@@ -27,6 +27,7 @@ from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
 from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.executor import Executor
+from varangian.engine.triggers import trigger_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +213,22 @@ def groups_of(task: Task) -> Int[Tensor, " agent"]:
 def stored(models: Models) -> Models:
     """The models in their best memory order."""
     return by_column(models) if models.shape[1] <= FEW else models
+
+
+def attacked(world: World, attack: AnyAttack) -> World:
+    """The world with what the attack changes in it: the samples of Byzantine agents, and what is measured."""
+    return poisoned(with_trigger_test(world, attack), attack)
+
+
+def with_trigger_test(world: World, attack: AnyAttack) -> World:
+    """The world in which the success of the attack's trigger is measured with all else, if it has one."""
+    tests = [trigger_test(scene.task, attack, world.execution) for scene in world.scenes]
+    given = [test for test in tests if test is not None]
+    if not given:
+        return world
+    tested = side_by_side(given, given[0].agents, world.start.dtype)
+    success = tested if world.agent_order is None else world.agent_order.wrap_measure(tested)
+    return replace(world, held_out=lambda models: {**world.held_out(models), **success(models)})
 
 
 def poisoned(world: World, attack: AnyAttack) -> World:

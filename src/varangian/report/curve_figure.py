@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
-from varangian.engine.results import Array
+from varangian.engine.results import Array, in_percent
 from varangian.report.spread import (
     PAPER,
     Look,
@@ -152,7 +152,7 @@ def scale_axis(ax: Axes, metric: str, shown: Sequence[xr.Dataset]) -> None:
     elif metric == "byzantine_weight":
         top = max((float(curve["high"].max()) for curve in shown), default=1.0)
         ax.set_ylim(-0.03, max(top, 0.2) * 1.05)
-    elif "accuracy" in metric:
+    elif in_percent(metric):
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 

@@ -28,7 +28,7 @@ from varangian.report.spread import BYZANTINE, GROUPS
 __all__ = ["curves", "draw_figures", "network"]
 
 
-WORTH_SEEING = ("regret", "test_loss", "accuracy", "byzantine_weight")
+WORTH_SEEING = ("regret", "test_loss", "accuracy", "backdoor_success", "byzantine_weight")
 """Metrics that are drawn in addition to the study's own metric."""
 EDGE, INK = "#B8B8B8", "#333333"
 CROWD = 5000

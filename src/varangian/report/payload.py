@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from varangian.core.version import __version__
-from varangian.engine.results import UNWEIGHED, higher_is_better, metrics_of
+from varangian.engine.results import UNWEIGHED, higher_is_better, in_percent, metrics_of
 from varangian.experiments.summary import headline
 from varangian.report.cells import cell_tree, detail_of, network_tree
 from varangian.report.source import Run
@@ -138,7 +138,7 @@ def measured_metrics(run: Run) -> list[str]:
 def _metric(name: str) -> Tree:
     better = 0 if name == "kept" else 1 if higher_is_better(name) else -1
     label = LABELS.get(name, name.replace("_", " ").capitalize())
-    percent = "accuracy" in name or name == "byzantine_weight"
+    percent = in_percent(name) or name == "byzantine_weight"
     return {"name": name, "label": label, "better": better, "log": is_logarithmic(name), "percent": percent}
 
 
@@ -185,9 +185,7 @@ def _texts(entry: Entry | None, metric: str) -> Tree | None:
     gain = "" if math.isnan(finite.gain) else ("−" if finite.gain < 0 else "+") + shown(abs(finite.gain), metric)
     return {
         "mean": mean + _error(finite.error, mean, metric),
-        "worst": ""
-        if math.isnan(finite.worst)
-        else shown(finite.worst, metric) + (" %" if "accuracy" in metric else ""),
+        "worst": "" if math.isnan(finite.worst) else shown(finite.worst, metric) + (" %" if in_percent(metric) else ""),
         "gain": gain + _error(finite.gain_error, gain, metric),
         "word": word,
         "best": finite.best,
@@ -199,14 +197,14 @@ def shown(value: float, metric: str) -> str:
     >>> shown(0.9512, "accuracy"), shown(0.9512, "loss")
     ('95.1', '0.9512')
     """
-    return f"{100 * value:.1f}" if "accuracy" in metric else number(value)
+    return f"{100 * value:.1f}" if in_percent(metric) else number(value)
 
 
 def _error(value: float, beside: str, metric: str) -> str:
     """An error as text, with as many decimals as the number before it; if that gives zero, with one digit."""
     if math.isnan(value):
-        return " %" if beside and "accuracy" in metric else ""
-    value, unit = (100 * value, " %") if "accuracy" in metric else (value, "")
+        return " %" if beside and in_percent(metric) else ""
+    value, unit = (100 * value, " %") if in_percent(metric) else (value, "")
     decimals = len(beside.partition(".")[2]) if "e" not in beside else -1
     text = f"{value:.{decimals}f}" if decimals >= 0 else f"{value:.2g}"
     return f" ± {text if float(text) or not value else format(value, '.1g')}{unit}"

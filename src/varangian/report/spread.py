@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from varangian.engine.results import UNWEIGHED, higher_is_better
+from varangian.engine.results import UNWEIGHED, higher_is_better, in_percent
 
 POINTS = 500
 """The largest number of points in a curve; a panel cannot show more."""
@@ -115,4 +115,4 @@ def trailing_mean(values: xr.DataArray, time: str, window: int, points: int = PO
 
 def is_logarithmic(metric: str) -> bool:
     """Losses, errors and regret fall by orders of magnitude; shares and counts do not."""
-    return not higher_is_better(metric) and metric not in UNWEIGHED
+    return not (higher_is_better(metric) or in_percent(metric)) and metric not in UNWEIGHED

@@ -18,7 +18,7 @@ from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
-from varangian.engine.world import poisoned, prepare
+from varangian.engine.world import attacked, prepare
 
 OPTIONS = RunOptions(device="cpu", dtype="float64")
 
@@ -46,7 +46,7 @@ def agree(scene: Scene, rule: Any, attack: Any, byzantine: Any, shards: int, rou
     """Models, memories and what is recorded, against the whole network."""
     snapshots = 4 if isinstance(scene.graph, Graph) else 0  # as in any run: slots change with a graph
     world = prepare([scene], [0], byzantine, DEFAULT, torch.float64)
-    world, recorder = poisoned(world, attack), Recorder(1, snapshots)
+    world, recorder = attacked(world, attack), Recorder(1, snapshots)
     state = begin(world, rule, attack)
     with torch.no_grad():
         for _ in range(rounds):
@@ -150,6 +150,9 @@ def test_every_family_of_rules(rule: Any) -> None:
         attacks.min_max(),
         attacks.min_sum(),
         attacks.dissensus(),
+        attacks.rop(),
+        attacks.backdoor(),
+        attacks.backdoor(replace=True),
         # These look at everyone, and everyone is told to every part.
         attacks.scaled(),
         attacks.inner_product(),
@@ -158,6 +161,9 @@ def test_every_family_of_rules(rule: Any) -> None:
         attacks.sybil(),
         attacks.isolation(victim=3),
         attacks.spectral_dissensus(),
+        attacks.poisoned_fl(window=3),
+        attacks.variance_inflation(),
+        attacks.model_replacement(),
     ],
     ids=lambda attack: type(attack).__name__,
 )

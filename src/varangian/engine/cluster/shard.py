@@ -31,7 +31,7 @@ from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import adapt, listen
 from varangian.engine.state import begin
-from varangian.engine.world import World, poisoned
+from varangian.engine.world import World, attacked
 from varangian.rules.base import Rule
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,7 +74,7 @@ class Shard:
         execution = Execution(self.device, shard_options.threads)
         dtype = torch_dtype(options.dtype)
         world = world_of(part, execution, dtype, options.judge_dtype, options.byzantine_listen)
-        world = poisoned(world, shard_options.attack)
+        world = attacked(world, shard_options.attack)
         self.spent = StageTimes()
         self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
         self.recorder = Recorder(shard_options.every, shard_options.snapshots)
