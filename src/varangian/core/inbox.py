@@ -164,11 +164,15 @@ class Inbox:
         return self.second
 
     def anchor_loss(self, on: JudgedOn | None = None) -> Float[Tensor, "agent 1"]:
-        """ℓ(a_k; ξ_k): the loss of the anchor on the agent's own data; infinite where it is nan."""
+        """ℓ(a_k; ξ_k): the loss of the anchor on the agent's own data; infinite where it is nan.
+
+        It is also infinite for agents without a new sample, as `loss` is.
+        """
         on = on or self.judged_on
 
         def judged() -> Tensor:
-            return self.model.judge(self.anchor[:, None], self.samples[on]).nan_to_num_(math.inf, math.inf, math.inf)
+            loss = self.of_fresh(self.model.judge(self.anchor[:, None], self.samples[on]), on)
+            return loss.nan_to_num_(math.inf, math.inf, math.inf)
 
         return self.once(f"loss of the anchor on {on}", judged)
 

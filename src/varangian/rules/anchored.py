@@ -21,7 +21,7 @@ from varangian.core.inbox import Inbox
 from varangian.core.models.base import Models
 from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Companion, Rule, companion_of
+from varangian.rules.base import Combined, Companion, Rule, check_inner
 from varangian.rules.evidence import (
     Smoothed,
     Table,
@@ -129,10 +129,8 @@ class anchored:
             raise BadInput(f"significance needs one z of 0 or more for each scale, but is {self.significance}")
         if not 0 <= self.eta < math.inf:
             raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
-        if self.rule is not None and companion_of(self.rule) == "personal":
-            raise BadInput(
-                "anchored decides about the model that is sent; the rule inside must not have a personal one"
-            )
+        if self.rule is not None:
+            check_inner("anchored", self.rule)
 
     def init(self, table: Table) -> Evidence:
         agents = table[:, 0]
@@ -150,10 +148,9 @@ class anchored:
         kept, after = self._tested(inbox, difference(loss, alone), state)
         gain = -self.eta / self.scales[-1] * after.scales[-1].excess.total
         # An agent whose anchor has no finite loss accepts every model with a finite loss.
-        lost = ~everyone(alone)
+        lost, listens = ~everyone(alone), inbox.has_fresh(self.judge)
         score = torch.where(lost, torch.where(everyone(loss), 0.0, -math.inf), torch.where(kept, gain, -math.inf))
         of_anchor, of_slots = _exponential_weights(score, lost)
-        listens = inbox.fresh.expand_as(of_anchor)
         of_slots = torch.where(listens, of_slots, onto_self(inbox))
         of_anchor = torch.where(listens, of_anchor, 0.0)
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
@@ -164,20 +161,17 @@ class anchored:
         combined, alone = rule.combine(inbox, state.inner), inbox.anchor_loss(self.judge)
         loss = judged(inbox, combined.models[:, None], self.judge)
         kept, after = self._tested(inbox, difference(loss, alone)[:, 0], state)
-        accept = torch.where(everyone(alone), kept[:, None], everyone(loss)) & inbox.fresh
+        accept = torch.where(everyone(alone), kept[:, None], everyone(loss))
         weights = combined.weights
         return Combined(
-            torch.where(accept, combined.models, torch.where(inbox.fresh, inbox.anchor, inbox.own)),
+            torch.where(accept, combined.models, torch.where(inbox.has_fresh(self.judge), inbox.anchor, inbox.own)),
             None if weights is None else torch.where(accept, weights, onto_self(inbox)),
             after._replace(inner=combined.state),
         )
 
     def _tested(self, inbox: Inbox, excess: Tensor, state: Evidence) -> tuple[Tensor, Evidence]:
-        """Which models are not significantly worse than the anchor at any time scale. Only new samples count."""
-        fresh = inbox.fresh if excess.ndim == 2 else inbox.fresh[:, 0]
-        excess = torch.where(fresh, excess, math.inf)
-        alone = torch.where(inbox.fresh, inbox.anchor_loss(self.judge), math.inf)
-        noise, of_noise = smooth(alone[:, 0], NOISE_FORGETTING, state.noise)
+        """Which models are not significantly worse than the anchor at any time scale."""
+        noise, of_noise = smooth(inbox.anchor_loss(self.judge)[:, 0], NOISE_FORGETTING, state.noise)
         bound = noise.square().view(-1, *[1] * (excess.ndim - 1))
         kept, after = everyone(excess), list[Compared]()
         for nu, z, before in zip(self.scales, self.significance, state.scales, strict=True):

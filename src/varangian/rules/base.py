@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime
 
 from varangian.core.inbox import Inbox, Table
 from varangian.core.models.base import Models
+from varangian.errors import BadInput
 
 State = TypeVar("State")
 
@@ -68,3 +69,9 @@ class Accompanied(Protocol):
 def companion_of(rule: Rule[Any]) -> Companion | None:
     """What the rule needs a second model for. None if it needs none, and then a run has none."""
     return rule.companion if isinstance(rule, Accompanied) else None
+
+
+def check_inner(name: str, rule: Rule[Any]) -> None:
+    """Refuse a rule with personal models inside a rule that decides only about the model that is sent."""
+    if companion_of(rule) == "personal":
+        raise BadInput(f"{name} decides about the model that is sent; the rule inside must not have a personal one")

@@ -104,8 +104,9 @@ class apfl:
     With other optimisers, the optimiser's step at m_k takes the place of μ_k ∇ℓ. The mixture is of the parameters that
     travel. In the paper a server averages; here each agent combines by another rule, by default the mean.
 
-    Limits: α_k is learned from the sample that the agent trains on, which favours the local model. A Byzantine
-    neighbour moves m_k at once, by a share 1 − α_k, and α_k only follows.
+    Limits: α_k takes plain gradient steps. Where losses are large it jumps to a bound, and at 0.01 the mixture hardly
+    learns. On target localization a fixed α of 0.9 gains over no cooperation, and the learned one ends far above it. A
+    Byzantine neighbour moves m_k at once, by a share 1 − α_k.
 
     Assumes: Related tasks, and honest neighbours or another rule that deals with them.
     Cost: A second gradient, 6 d operations, and the cost of the other rule.

@@ -21,7 +21,7 @@ from torch import Tensor
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Companion, Rule, companion_of
+from varangian.rules.base import Combined, Companion, Rule, check_inner, companion_of
 from varangian.rules.evidence import (
     Smoothed,
     Table,
@@ -85,7 +85,7 @@ class verified:
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
-        _check_inner("verified", self.rule)
+        check_inner("verified", self.rule)
 
     @property
     def companion(self) -> Companion | None:
@@ -145,7 +145,7 @@ class patient:
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise BadInput(f"patient cannot wait for {self.rounds} rounds; use rounds=0 or more")
-        _check_inner("patient", self.rule)
+        check_inner("patient", self.rule)
 
     @property
     def companion(self) -> Companion | None:
@@ -231,11 +231,6 @@ class paired:
         kept = torch.where(everyone(loss[:, :1]), everyone(mean) & (mean <= slack), everyone(loss))
         weights = by_inverse(risk, kept)
         return Combined(inbox.mix(weights), weights, Compared(of_risk, of_mean, of_square))
-
-
-def _check_inner(name: str, rule: AnyRule) -> None:
-    if companion_of(rule) == "personal":
-        raise BadInput(f"{name} decides about the model that is sent; the rule inside it must not have a personal one")
 
 
 def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"], state: Any) -> Combined[Any]:
