@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import varangian
+from varangian.attacks.base import in_words, knowledge_of
 from varangian.experiments.cards import Card, card_of
 
 sys.path.append(str(Path(__file__).parent))
@@ -37,7 +38,13 @@ def card(kind: str, name: str) -> str:
     lines = [f"### {name} {{#{one.name}}}", "", one.summary, ""]
     lines += [f'<div class="equation">{mathml(line)}</div>' for line in one.equation]
     lines += ["", _typeset(one.text), ""]
-    about = {"Assumes": one.assumes, "Knows": one.knows, "Cost": one.cost}
+    kinds = in_words(knowledge_of(value())) if kind == "attacks" else ""
+    about = {
+        "Assumes": one.assumes,
+        "Knowledge": kinds and f"{kinds}.",
+        "Knows": one.knows,
+        "Cost": one.cost,
+    }
     lines += [
         f"**{title}.** {_typeset(text)}\n" for title, text in about.items() if text
     ]

@@ -92,6 +92,28 @@ def test_mimic_by_hand() -> None:
         sent_by(mimic(agent=5), view)
 
 
+def test_mimic_stays_with_the_agent_it_has_chosen() -> None:
+    """Agent 2 is farthest in the first two rounds, then agent 0. By then the choice has been made."""
+    rounds = [column(0, 1, 5, 9), column(0, 1, 4, 9), column(-8, 1, 2, 9), column(-9, 1, 2, 9)]
+    for warmup, expected in ((1, [5.0, 4.0, 2.0, 2.0]), (2, [5.0, 4.0, 2.0, 2.0]), (3, [5.0, 4.0, -8.0, -9.0])):
+        attack, told = mimic(warmup=warmup), list[float]()
+        state: Any = attack.init(rounds[0][3:])
+        for number, adapted in enumerate(rounds):
+            sent, state = attack.send(view_of(Graph.complete(4), [3], adapted, round=100 + number), state)
+            told.append(sent.rows[0, 0].item())
+        assert told == expected, "it counts its own rounds, whatever the number of the round"
+
+
+def test_mimic_weighs_each_round_of_its_search_alike() -> None:
+    """In round i the old direction has weight i: z = (0, 1) twice, then w = (1, 0) gives (1, 2) / √5."""
+    up = torch.tensor([[0, 3], [0, 0], [0, 0], [0, 0]], dtype=torch.float64)
+    attack = mimic()
+    state: Any = attack.init(up[3:])
+    for adapted in (up, up, up.flip(1) + up / 10**9):
+        _, state = attack.send(view_of(Graph.complete(4), [3], adapted), state)
+    assert state.direction[0].tolist() == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5)], abs=1e-6)
+
+
 def test_mimic_stays_with_the_direction_in_which_models_vary_most() -> None:
     """One model stands out once; the others vary along another line, which wins in the long run."""
     line = torch.tensor([[4, 0], [2, 0], [-2, 0], [-4.1, 0], [0, 3]], dtype=torch.float64)
@@ -268,6 +290,7 @@ def test_byzfl_says_the_same_where_definitions_agree() -> None:
         (lambda: fang_trimmed_mean(b=1.0), "b > 1"),
         (lambda: fang_krum(halvings=-1), "halvings must not be negative"),
         (lambda: mimic(agent=-1), "0 or more"),
+        (lambda: mimic(warmup=0), "warmup is 0"),
         (lambda: with_settings(min_max, {"deviation": "stdd"}, "attack min-max"), "known: sign, std, unit"),
     ],
 )

@@ -50,7 +50,7 @@ CELL = cells.Cell("alone", "uniform", 2)
 
 
 @given(asked=options())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_option_survives(asked: RunOptions, result: xr.Dataset) -> None:
     given_to_run: list[dict[str, Any]] = []
     plans: list[Plan] = []
@@ -83,7 +83,7 @@ def test_every_option_survives(asked: RunOptions, result: xr.Dataset) -> None:
 
 
 @given(before=options(), now=options())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_is_typed_goes_before_the_file(before: RunOptions, now: RunOptions) -> None:
     plans: list[Plan] = []
     plan = plan_for("target-localization", **asdict(before))

@@ -21,7 +21,7 @@ def another(value: Any) -> str:
         return "/".join(str(part / 2) for part in value)
     if isinstance(value, int | float):
         return str(value + 1 if isinstance(value, int) else value / 2)
-    words = {"random": "blocked", "same": "next", "next": "same", "adam": "sgd", "synthetic": "kaggle"}
+    words = {"random": "blocked", "same": "next", "next": "same", "adam": "sgd", "synthetic": "kaggle", "wait": "last"}
     return {None: "7", "shortest": "longest", **words}[value]
 
 

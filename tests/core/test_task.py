@@ -128,7 +128,7 @@ def test_agents_skip_batches_as_often_as_asked(skip: Any) -> None:
     assert bool(((moved.mean(0) - wanted).abs() <= 5 * (wanted * (1 - wanted) / (rounds - 1)).sqrt()).all())
 
 
-def test_who_skips_judges_on_the_sample_it_has() -> None:
+def test_who_skips_keeps_its_last_sample() -> None:
     task = Task.supervised(linear(), mse_loss, regression([30] * 3), batch=2, skip=torch.tensor([0.0, 0.999, 0.0]))
     result = varangian.simulate(task, rule=rules.alone(), rounds=5)
     loss = result["loss"].values[0]

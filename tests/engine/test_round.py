@@ -33,6 +33,7 @@ RULES = {
     "distance, ahead, p=1": rules.distance_based("ahead", p=1),
     "distance, p=inf, unsmoothed": rules.distance_based(p=float("inf"), smoothing=1.0),
     "distance, ahead, p=3": rules.distance_based("ahead", p=3, smoothing=0.5),
+    "distance, from 1": rules.distance_based(start=1.0, smoothing=0.001),
     "loss": rules.loss_based(),
     "loss, all": rules.loss_based(keep="all"),
     "loss, regret": rules.loss_based(weigh="regret"),
@@ -266,6 +267,17 @@ def test_share(share: str, rule: str, attack: str) -> None:
     task = Task.supervised(net, nn.functional.cross_entropy, data, batch=9, step_size=0.5, share=[share])
     assert 0 < task.model.shared < task.model.parameters
     agree(task, Graph.complete(4), RULES[rule], ATTACKS[attack], [1], rounds=20)
+
+
+@pytest.mark.parametrize("rule", ["loss", "loss, same sample", "loss, from 1"])
+@pytest.mark.parametrize("stale", ["wait", "last", "skipped"])
+def test_agents_without_a_new_sample(stale: str, rule: str) -> None:
+    """They wait, or they judge on their last one, or on the one they skip."""
+    settings = {"skip": torch.tensor([0.0, 0.5, 0.9, 0.2, 0.7]), "stale": stale}
+    network = agree(localization(5, **settings), Graph.complete(5), RULES[rule], ATTACKS["uniform"], [4])
+    times = [agent.observations[agent.number] for agent in network.agents[:4]]
+    assert times[0] == ROUNDS > times[1] > times[2] > 0 if stale == "wait" else times == [ROUNDS] * 4
+    agree(softmax_regression(5, **settings), Graph.ring(5), RULES[rule], attacks.gaussian(), [4], rounds=25)
 
 
 @pytest.mark.parametrize("rule", SOME_RULES)

@@ -43,6 +43,7 @@ def view_of(
         wiring=wiring,
         network=torch.zeros(graph.agents, dtype=torch.long),
         insight=stage.insight(wiring, adapted),
+        sizes=(adapted.shape[1],),
     )
 
 

@@ -53,6 +53,8 @@ def one_agent(
         own=rows,
         previous=rows if previous is None else torch.tensor(previous, dtype=torch.float64).expand(count, width),
         samples={"next": (goal,), "same": (goal,)},
+        fresh=torch.ones(count, 1, dtype=torch.bool),
+        trained=torch.ones(count, 1, dtype=torch.bool),
         judged_on="next",
         forgetting=rows.new_full((count, 1), forgetting),
         step_size=rows.new_full((count, 1), step_size),

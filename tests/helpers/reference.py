@@ -82,6 +82,7 @@ class Network:
             for k in range(world.agents)
         ]
         self._lots: tuple[str, int, Tensor] = "", -1, torch.empty(0)
+        self._shrunken: dict[int, tuple[int, Vector, Vector]] = {}
         self._lists: tuple[Graph, list[list[int]]] | None = None
 
     @torch.no_grad()
@@ -94,16 +95,16 @@ class Network:
         lots = self.world.draws.uniform("skip", self.round + 1, 1, torch.float64)
         combined: list[Vector] = []
         for agent in self.agents:
-            k, trained_on = agent.number, agent.sample
+            k, trained_on, trained = agent.number, agent.sample, agent.fresh
             agent.fresh = float(lots[k]) >= agent.skip
-            if agent.fresh:
+            if agent.fresh or self.world.task.stale == "skipped":
                 agent.sample = tuple(part[k] for part in arriving)
             if k in self.byzantine:
                 # Byzantine agents train alone; attacks use these models as their honest ones.
                 combined.append(adapted[k])
             else:
                 inbox = self.hear(agent, adapted)
-                combined.append(self.combine(agent, adapted[k], inbox, trained_on, agent.step_size * factor))
+                combined.append(self.combine(agent, adapted[k], inbox, trained_on, trained, agent.step_size * factor))
         for agent, theta in zip(self.agents, combined, strict=True):
             agent.theta = theta
         self.round += 1
@@ -157,7 +158,7 @@ class Network:
             case attacks.sign_flip():
                 return -attack.scale * honest
             case attacks.shrink():
-                return attack.most * self.lot("shrink", 1)[sender] * honest
+                return self.shrunken(attack, sender, honest)
             case attacks.pulling():
                 victim = self.agents[receiver].theta[: self.shared]
                 return victim + attack.step * (torch.tensor(attack.point, dtype=torch.float64) - victim)
@@ -173,6 +174,21 @@ class Network:
                 return self.byzantine_message(attack.then, sender, receiver, adapted)
         raise ValueError(f"the reference does not know the attack {attack}")
 
+    def shrunken(self, attack: attacks.shrink, sender: int, honest: Vector) -> Vector:
+        """The model that takes the sender's honest steps and is shrunk in every round, tensor by tensor."""
+        first = self.world.start[sender][: self.shared]
+        round, sent, before = self._shrunken.get(sender, (-1, first, first))
+        if round < self.round:
+            model = self.world.model
+            sizes = [shape.numel() for shape in model.shapes] if isinstance(model, Stacked) else [self.shared]
+            while sum(sizes) > self.shared:
+                sizes.pop()
+            lots = self.lot("shrink", len(sizes))[sender]
+            parts = (sent + honest - before).split(sizes)
+            sent = torch.cat([attack.most * lot * part for lot, part in zip(lots, parts, strict=True)])
+            self._shrunken[sender] = self.round, sent, honest
+        return sent
+
     def lot(self, attack: str, width: int) -> Tensor:
         """The random numbers of an attack in this round, one row per agent."""
         if self._lots[:2] != (attack, self.round):
@@ -183,11 +199,11 @@ class Network:
     # Weigh and combine ----------------------------------------------------------------------------------------
 
     def combine(
-        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
+        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, trained: bool, step_size: float
     ) -> Vector:
         """θ_k,i = Σ_{l ∈ N_k} a_lk(i) θ̂_l,i (eq. 3). Private parameters stay the agent's own."""
         self.remember_only(agent, inbox)
-        agent.weights = self.weights(agent, own, inbox, trained_on, step_size)
+        agent.weights = self.weights(agent, own, inbox, trained_on, trained, step_size)
         theta = torch.zeros(self.shared, dtype=torch.float64)
         for neighbour, weight in agent.weights.items():
             message = inbox[neighbour]
@@ -197,9 +213,12 @@ class Network:
         return theta if finite(theta) else own
 
     def weights(
-        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, step_size: float
+        self, agent: Agent, own: Vector, inbox: dict[int, Message], trained_on: Sample, trained: bool, step_size: float
     ) -> dict[int, float]:
-        """a_lk for every neighbour that was heard. They are not negative and sum to one."""
+        """a_lk for every neighbour that was heard. They are not negative and sum to one.
+
+        `trained` says whether the agent had a new sample to train on in this round.
+        """
         k, rule = agent.number, self.rule
         if isinstance(rule, rules.alone):
             return {k: 1.0}
@@ -212,13 +231,17 @@ class Network:
             if rule.target == "ahead":
                 target = own + step_size * gradient_of(self.training_loss, own, trained_on)
             evidence = {
-                neighbour: smooth(agent, neighbour, self.distance(target, message, rule.p) ** 2, nu, 0.0)
+                neighbour: smooth(agent, neighbour, self.distance(target, message, rule.p) ** 2, nu, rule.start)
                 for neighbour, message in inbox.items()
             }
             return weigh(evidence, keep_all(evidence), k)
         if isinstance(rule, rules.loss_based):
             # eq. 9: a_lk ∝ r_k(θ̂_l)^−1; eq. 10: the same for neighbours with r_k(θ̂_l) ≤ r_k(θ̂_k).
-            sample = agent.sample if (rule.judge or self.world.task.judge) == "next" else trained_on
+            on_next = (rule.judge or self.world.task.judge) == "next"
+            sample = agent.sample if on_next else trained_on
+            if self.world.task.stale == "wait" and not (agent.fresh if on_next else trained):
+                # Without a new sample an agent neither judges nor listens.
+                return {k: 1.0}
             risk = {
                 neighbour: smooth(agent, neighbour, self.judge(own, message, sample), nu, rule.start)
                 for neighbour, message in inbox.items()

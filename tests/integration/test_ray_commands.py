@@ -47,7 +47,7 @@ def read(folder: Path) -> list[dict[str, str]]:
 def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, cluster: Any, tmp_path: Path) -> None:
     """A cluster of its own at first, which ends with it; the one of this process when it goes on."""
     out = tmp_path / "run"
-    plan = small(rules=["alone", "loss-based", "loss-based:keep=all"], byzantine=[3], rounds=5000)
+    plan = small(rules=["alone", "loss-based", "loss-based:keep=all"], byzantine=[3], rounds=2500)
     last = cells(plan)[-1]
     out.mkdir()
     (tmp_path / "config.toml").write_text(as_toml(plan), encoding="utf-8")

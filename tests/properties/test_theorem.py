@@ -4,6 +4,7 @@
     whatever the network and whatever arrives; and without the filter the neighbourhood's mean bounds the regret.
 (b) With a step size in the theorem's range, target localization stays under μLσ²/(2m), agent by agent.
 (c) Without the filter (a) does not hold, so that the check of it can fail.
+(d) `anchored` goes further: r_k(θ_k) ≤ r_k(a_k), where a_k never listened. The paper's rule does not hold to that.
 """
 
 from __future__ import annotations
@@ -151,6 +152,8 @@ class Outcome:
     """r_k(θ_k): having combined."""
     mean_heard: Tensor
     """The mean of r_k(θ̂_l) over all that k heard, itself included."""
+    alone: Tensor | None
+    """r_k(a_k): had the agent never listened, if the rule has anchors."""
 
 
 def outcomes(situation: Situation, rule: Any, rounds: int = 3) -> Iterator[Outcome]:
@@ -170,7 +173,8 @@ def outcomes(situation: Situation, rule: Any, rounds: int = 3) -> Iterator[Outco
         state, _ = play_round(world, rule, situation.attack, state)
         assert bool(state.models.isfinite().all())
         before, after = risk(adapted, stream.sample), risk(state.models, stream.sample)
-        yield Outcome(before[normal], after[normal], heard[normal])
+        alone = None if state.second is None else risk(state.second.models, stream.sample)[normal]
+        yield Outcome(before[normal], after[normal], heard[normal], alone)
 
 
 def mean_heard(situation: Situation, adapted: Tensor, round: int) -> Tensor:
@@ -248,6 +252,56 @@ def test_theorem_1_where_losses_are_negative() -> None:
     assert at_most(outcome.after, outcome.before)
 
 
+# (d): anchors ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    situation=situations(),
+    inner=st.sampled_from([None, None, rules.average(), rules.median()]),
+    eta=st.sampled_from([0.0, 1.0]),
+    scales=st.sampled_from([(1.0,), (1.0, 0.1, 0.02)]),
+)
+def test_with_an_anchor_no_agent_is_worse_off_than_alone(
+    situation: Situation, inner: Any, eta: float, scales: tuple[float, ...]
+) -> None:
+    """r_k(θ_k,i) ≤ r_k(a_k,i) in every round, for exact risks and no slack, whatever arrives."""
+    rule = rules.anchored(inner, scales, significance=(0.0,) * len(scales), eta=eta)
+    for outcome in outcomes(situation, rule, rounds=6):
+        assert outcome.alone is not None
+        assert at_most(outcome.after, outcome.alone)
+
+
+@dataclass(frozen=True)
+class flat:
+    """To each victim a model as good as its own, with the whole error where the risk (first, second) is flattest."""
+
+    def init(self, own: Tensor) -> tuple[()]:
+        return ()
+
+    def send(self, view: View, state: tuple[()]) -> tuple[ToEach, tuple[()]]:
+        victim = view.adapted[view.receiver]
+        error = (victim[:, 0].square() + 0.01 * victim[:, 1].square()) / 0.01
+        rows = torch.stack((torch.zeros_like(error), error.sqrt()), 1)
+        return ToEach(rows, silent=error < 0), state
+
+
+def test_the_papers_rule_may_end_above_no_cooperation() -> None:
+    """Each round is no worse than the model before it, but that model has listened. The check above can fail."""
+    curvature = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64)).expand(2, 2, 2)
+    stream = ExactRisks(torch.zeros(2, 2, dtype=torch.float64), curvature, torch.zeros(2, dtype=torch.float64))
+    start = torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64)
+    attack: Any = flat()
+    situation = Situation(stream, start, Graph.complete(2), (1,), attack, step_size=0.1)
+
+    def last(rule: Any) -> float:
+        return float([outcome.after for outcome in outcomes(situation, rule, rounds=20)][-1])
+
+    alone = last(rules.alone())
+    assert last(rules.loss_based(smoothing=1.0)) > 10 * alone
+    assert last(rules.anchored(significance=(0.0,) * 3)) <= alone * (1 + 1e-9)
+
+
 # (b): target localization -------------------------------------------------------------------------------------
 #
 # Agent k sees u = u₀ + s z with ‖u₀‖ = 1, z ~ N(0, I) in the plane and s² = σ_u², and y = θ*ᵀu + w, w ~ N(0, σ_d²).
@@ -314,6 +368,20 @@ ATTACKS = {
     "crash": attacks.crash(at=150),
     "sleeper": attacks.sleeper(until=150, then=attacks.uniform(15, 16)),
 }
+
+
+def test_the_papers_step_size_is_outside_the_range_of_the_theorem() -> None:
+    """Target localization has μ = 0.1, but the theorem needs μ ≤ 1/(Lc). The manual quotes these numbers."""
+    paper = target_localization()
+    streams = [paper.task(seed).stream for seed in range(5)]
+    known = Constants.of(
+        torch.stack([stream.direction_noise for stream in streams]),
+        torch.stack([stream.distance_noise for stream in streams]),
+    )
+    times = paper.step_size * known.smooth * known.growth
+    assert [round(float(value), 1) for value in (times.min(), times.median(), times.max())] == [3.1, 4.7, 20.9]
+    bound = known.bound(paper.step_size)
+    assert [round(float(value), 2) for value in (bound.min(), bound.median(), bound.max())] == [0.27, 0.64, 3.78]
 
 
 def constants() -> Constants:

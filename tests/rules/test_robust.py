@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from contracts import beyond_defaults
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from varangian import Graph, Task, attacks, robust, rules, simulate, studies
@@ -41,6 +43,7 @@ RULES = [
     median(),
     trimmed_mean(),
     trimmed_mean(f=2),
+    trimmed_mean(f=2, keep_own=False),
     geometric_median(),
     krum(),
     krum(f=1),
@@ -86,10 +89,42 @@ def test_the_median_is_taken_of_each_coordinate() -> None:
 
 
 def test_the_trimmed_mean_leaves_out_both_ends() -> None:
-    assert model_of(trimmed_mean(f=1), FIVE) == [round(7 / 3, 6), 1, 0, 7]
+    plain = partial(trimmed_mean, keep_own=False)
+    assert model_of(plain(f=1), FIVE) == [round(7 / 3, 6), 1, 0, 7]
     # A quarter of four neighbours is one; three of four are more than five can bear, and two leave the median.
-    assert model_of(trimmed_mean(f=0.25), FIVE) == [round(7 / 3, 6), 1, 0, 7]
-    assert model_of(trimmed_mean(f=3), FIVE) == [2, 1, 0, 7]
+    assert model_of(plain(f=0.25), FIVE) == [round(7 / 3, 6), 1, 0, 7]
+    assert model_of(plain(f=3), FIVE) == [2, 1, 0, 7]
+
+
+def test_the_trimmed_mean_of_bridge_keeps_ones_own_value() -> None:
+    """Own 0, neighbours 10, 11 and 12: 11 is left, and (0 + 11) / 2 = 5.5. Among all four, 10 and 11 would be left."""
+    inbox = one_agent([0, 0, 0], [10, 0, 0], [11, 0, 0], [12, 0, 0])
+    assert model_of(trimmed_mean(f=1), inbox)[0] == 5.5
+    assert model_of(trimmed_mean(f=1, keep_own=False), inbox)[0] == 10.5
+    # Of 1, 2, 4 and 90, 2 and 4 are left; of 0, 4, 2 and −90, 0 and 2.
+    assert model_of(trimmed_mean(f=1), FIVE) == [2, 1, 0, 7]
+    # Two of four are more than four can bear, so one is trimmed on each side.
+    assert model_of(trimmed_mean(f=2), FIVE) == [2, 1, 0, 7]
+    # One neighbour cannot be trimmed, and without neighbours there is only the own value.
+    assert model_of(trimmed_mean(f=1), one_agent([0, 0, 0], [8, 0, 0]))[0] == 4
+    assert model_of(trimmed_mean(f=1), one_agent([3, 0, 0]))[0] == 3
+
+
+def test_monna_is_as_near_to_honest_models_as_its_card_says() -> None:
+    """Own 0, honest 1 and 4, one Byzantine at 3.9, f = 1: the mean of 0, 1 and 3.9 is near that of 0, 1 and 4."""
+    got = model_of(monna(f=1), one_agent([0, 0, 0], [1, 0, 0], [4, 0, 0], [3.9, 0, 0]))[0]
+    assert got == pytest.approx(4.9 / 3)
+    honest, farthest = 5 / 3, 4.0
+    assert abs(got - honest) <= 2 * 1 * farthest / (4 - 1)
+
+
+@given(st.lists(st.floats(-9, 9), min_size=4, max_size=7), st.lists(st.floats(-30, 30), min_size=1, max_size=2))
+@settings(deadline=None, max_examples=50)
+def test_monna_keeps_its_bound(honest: list[float], lies: list[float]) -> None:
+    f, n = len(lies), len(honest) + len(lies)
+    got = model_of(monna(f=f), one_agent(*([x, 0, 0] for x in (*honest, *lies))))[0]
+    far = max(abs(x - honest[0]) for x in honest)
+    assert abs(got - sum(honest) / len(honest)) <= 2 * f * far / (n - f) + 1e-6
 
 
 def test_the_geometric_median_is_where_unit_vectors_cancel() -> None:
@@ -174,6 +209,15 @@ def trimmed_mean_of(vectors: list[Tensor], f: float) -> Tensor:
     return trimmed(vectors, bear(f, len(vectors), (len(vectors) - 1) // 2))
 
 
+def bridge_of(vectors: list[Tensor], f: float) -> Tensor:
+    """The own value and what is left of the neighbours', with equal weights."""
+    own, *others = vectors
+    if not others:
+        return own
+    few = bear(f, len(vectors), (len(others) - 1) // 2)
+    return (own + trimmed(others, few) * (len(others) - 2 * few)) / (len(others) - 2 * few + 1)
+
+
 def geometric_median_of(vectors: list[Tensor], f: float = 0.0) -> Tensor:
     z = torch.stack(vectors).mean(0)
     for _ in range(100):
@@ -213,7 +257,7 @@ def mixing_of(rule: nearest_neighbour_mixing, vectors: list[Tensor]) -> Tensor:
 
 LOOPS: dict[type[Any], Callable[[Any, list[Tensor]], Tensor]] = {
     median: lambda rule, vectors: median_of(vectors),
-    trimmed_mean: lambda rule, vectors: trimmed_mean_of(vectors, rule.f),
+    trimmed_mean: lambda rule, vectors: (bridge_of if rule.keep_own else trimmed_mean_of)(vectors, rule.f),
     geometric_median: lambda rule, vectors: geometric_median_of(vectors),
     krum: lambda rule, vectors: krum_of(vectors, rule.f),
     multi_krum: lambda rule, vectors: torch.stack(best(vectors, rule.f, rule.m)).mean(0),
@@ -378,7 +422,7 @@ def test_rules_are_made_from_text() -> None:
     assert made("nearest-neighbour-mixing:then=krum", "rule", named) == nearest_neighbour_mixing(then="krum")
 
 
-@pytest.mark.parametrize("rule", [rules.median(), rules.trimmed_mean(f=0.3), rules.trimmed_mean(f=2)])
+@pytest.mark.parametrize("rule", [rules.median(), *(rules.trimmed_mean(f=f, keep_own=False) for f in (0.3, 2))])
 @pytest.mark.parametrize("attack", [attacks.uniform(0, 9), attacks.crash(at=1), attacks.not_finite()])
 @pytest.mark.parametrize("byzantine", [[0, 4], [5, 6]])
 def test_where_all_hear_the_same_once_is_enough(rule: Any, attack: Any, byzantine: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -219,6 +219,22 @@ class outgrows_its_state(Broken):
         return super().combine(inbox, (inbox.loss(),))
 
 
+class judges_on_what_it_has(Broken):
+    def weights(self, inbox: Inbox) -> Tensor:
+        loss = replace(inbox, fresh=torch.ones_like(inbox.fresh)).loss()
+        kept = (loss <= loss[:, :1]) & (loss < float("inf"))
+        kept[:, 0] = True
+        return kept / kept.sum(1, keepdim=True).to(inbox.own.dtype)
+
+
+class listens_without_judging(Broken):
+    def weights(self, inbox: Inbox) -> Tensor:
+        loss = inbox.loss()
+        kept = inbox.heard & (loss <= loss[:, :1])
+        kept[:, 0] = True
+        return kept / kept.sum(1, keepdim=True).to(inbox.own.dtype)
+
+
 BROKEN_RULES = {
     hears_everybody: "no influence of non-neighbours",
     scales_by_the_largest_loss_of_all: "no influence of non-neighbours",
@@ -243,6 +259,8 @@ BROKEN_RULES = {
     keeps_a_number: "shapes and types: a state holds tensors only",
     keeps_a_misshapen_state: "shapes and types: a state's tensors are per agent",
     outgrows_its_state: "shapes and types: the state should be",
+    judges_on_what_it_has: "no judging on old samples: it judges on a sample that is not new",
+    listens_without_judging: "no judging on old samples: an agent without a new sample",
 }
 
 
@@ -349,7 +367,54 @@ class counts_in_a_number(Noisy):
         return (0,)
 
 
+class looks_at_its_victims(Noisy):
+    knows = ()
+
+    def rows(self, view: View) -> Tensor:
+        return super().rows(view) + view.previous.sum()
+
+
+class looks_into_its_victims(Noisy):
+    knows = ("rule", "sample", "future sample", "truth")
+
+    def rows(self, view: View) -> Tensor:
+        return view.insight.models[view.byzantine]
+
+
+class tries_the_rule(Noisy):
+    knows = ("messages", "rule", "future sample", "truth")
+
+    def rows(self, view: View) -> Tensor:
+        return view.insight.foresee(ToAll(view.own), None)[view.byzantine]
+
+
+class looks_at_samples(Noisy):
+    knows = ("messages", "rule", "future sample", "truth")
+
+    def rows(self, view: View) -> Tensor:
+        return view.insight.sample[0][view.byzantine]
+
+
+class looks_ahead(Noisy):
+    knows = ("messages", "rule", "sample", "truth")
+
+    def rows(self, view: View) -> Tensor:
+        return view.insight.upcoming()[0][view.byzantine]
+
+
+class knows_the_truth(Noisy):
+    knows = ("messages", "rule", "sample", "future sample")
+
+    def rows(self, view: View) -> Tensor:
+        return view.own * view.insight.risk(view.insight.models)[view.byzantine, None]
+
+
+class knows_nonsense(Noisy):
+    knows = ("message",)
+
+
 ROWS = "one row for each sender or edge"
+KNOWLEDGE = "declared knowledge"
 BROKEN_ATTACKS = {
     rolls_dice: "determinism",
     rolls_loaded_dice: "determinism: it uses a global random generator",
@@ -365,11 +430,25 @@ BROKEN_ATTACKS = {
     looks_at_everybody: "no influence of other seeds",
     needs_two_liars: f"{ROWS}: it raised IndexError",
     counts_in_a_number: f"{ROWS}: a state holds tensors only",
+    looks_at_its_victims: f"{KNOWLEDGE}: the models of normal agents change what it sends",
+    looks_into_its_victims: f"""{KNOWLEDGE}: it raised AssertionError("it uses insight.models, but""",
+    tries_the_rule: f"""{KNOWLEDGE}: it raised AssertionError("it uses insight.foresee, but""",
+    looks_at_samples: f"""{KNOWLEDGE}: it raised AssertionError("it uses insight.sample, but""",
+    looks_ahead: f"""{KNOWLEDGE}: it raised AssertionError("it uses insight.upcoming, but""",
+    knows_the_truth: f"""{KNOWLEDGE}: it raised AssertionError("it uses insight.risk, but""",
+    knows_nonsense: f"""{KNOWLEDGE}: it raised BadInput("unknown kind of knowledge 'message'; did you mean""",
 }
 
 
 def test_noise_unbroken_passes() -> None:
     check_attack(Noisy())
+
+
+@pytest.mark.parametrize("broken", [tries_the_rule, looks_at_samples, looks_ahead, knows_the_truth])
+def test_an_attack_without_declaration_may_know_everything(broken: Any) -> None:
+    free: Any = type("free", (Noisy,), {"rows": broken.rows})
+    assert attacks.knowledge_of(free()) == ("messages", "rule", "sample", "future sample", "truth")
+    check_attack(free())
 
 
 @pytest.mark.parametrize(("attack", "message"), BROKEN_ATTACKS.items(), ids=lambda part: getattr(part, "__name__", ""))

@@ -1,11 +1,13 @@
 """What Byzantine agents send."""
 
-from varangian.attacks.base import Attack, Insight, Poisons, View
+from varangian.attacks.base import Attack, Insight, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.best_response import best_response
+from varangian.attacks.blind_spots import blind_direction, null_space
 from varangian.attacks.copying import collusion, free_rider, scaled, sybil
 from varangian.attacks.fang import fang_krum, fang_trimmed_mean
 from varangian.attacks.faults import delay, dropping, duplicate
 from varangian.attacks.poisoning import label_flip
+from varangian.attacks.rehearsal import strongest
 from varangian.attacks.simple import (
     crash,
     gaussian,
@@ -24,12 +26,14 @@ from varangian.core.messages import ToAll, ToEach
 __all__ = [
     "Attack",
     "Insight",
+    "Knowledge",
     "Poisons",
     "ToAll",
     "ToEach",
     "View",
     "alie",
     "best_response",
+    "blind_direction",
     "collusion",
     "crash",
     "delay",
@@ -42,11 +46,13 @@ __all__ = [
     "gaussian",
     "inner_product",
     "isolation",
+    "knowledge_of",
     "label_flip",
     "mimic",
     "min_max",
     "min_sum",
     "not_finite",
+    "null_space",
     "pulling",
     "scaled",
     "shrink",
@@ -54,6 +60,7 @@ __all__ = [
     "silent",
     "sleeper",
     "spectral_dissensus",
+    "strongest",
     "sybil",
     "uniform",
 ]

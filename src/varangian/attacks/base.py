@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, cast, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,28 +21,53 @@ from varangian.core.ground_truth import Risk
 from varangian.core.messages import ToAll, ToEach
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.wiring import Wiring
-from varangian.errors import BadInput
+from varangian.errors import BadInput, unknown
 from varangian.rules.base import Rule
 
 State = TypeVar("State")
 
+Knowledge = Literal["messages", "rule", "sample", "future sample", "truth"]
+"""What an attack knows besides the models and data of its senders, the graph and the loss function:
+
+- `messages`: the models of other agents, before and after they adapt;
+- `rule`: the victims' rule and its memory;
+- `sample`: the sample that each victim has just trained on;
+- `future sample`: the sample that each victim judges on next;
+- `truth`: the true risk of a model for each victim.
+"""
+KNOWLEDGE: tuple[Knowledge, ...] = get_args(Knowledge)
+
 
 @dataclass(frozen=True, eq=False)
 class Insight:
-    """What an omniscient adversary knows in addition to the models that agents send."""
+    """What an omniscient adversary knows in addition to the models that agents send.
+
+    An attack that uses a part of it declares the kind of knowledge that is named in brackets.
+    """
 
     model: Model
     models: Models
-    """The adapted models θ̂ of all agents, with the parameters that are never sent."""
+    """The adapted models θ̂ of all agents, with the parameters that are never sent (`messages`)."""
     sample: Sample
-    """The sample that each agent has just trained on."""
+    """The sample that each agent has just trained on (`sample`)."""
     risk: Risk
-    """The true risk of a model for each agent. Where it is unknown, the loss on the last sample."""
+    """The true risk of a model for each agent (`truth`). Where it is unknown, the loss on the last sample.
+
+    Models may have a dimension for trials before the agents."""
     foresee: Callable[[ToAll | ToEach, Rule[Any] | None], Models]
-    """The models that agents would combine if these messages were sent and they judged on the last sample.
+    """The models that agents would combine if these messages were sent and they judged on the last sample (`rule` and
+    `sample`).
 
     The second argument is another rule to try, which starts with an empty state. None means the rule that agents
     follow, with its state."""
+    foresee_each: Callable[[Float[Tensor, "trial agent shared"], Rule[Any] | None], Tensor]
+    """As `foresee`, for many trials at once: models (trial, agent, parameter). In each trial, all Byzantine neighbours
+    of an agent send it the same message; a message that is not finite counts as silence."""
+    rehearse: Callable[[AnyAttack, Any, int], Models]
+    """The models of all agents after some more rounds of an attack with a given state, on samples like their own but
+    not the same (`rule`, `sample` and `truth`)."""
+    upcoming: Callable[[], Sample]
+    """The sample that each agent judges on next (`future sample`)."""
 
     @staticmethod
     def hidden() -> Insight:
@@ -62,7 +87,10 @@ class Hidden:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What Byzantine agents know when they send: everything, because we assume that they collude and listen."""
+    """What Byzantine agents can see when they send. They collude and listen, so the view holds everything.
+
+    An attack declares in `knows` how much of it it uses.
+    """
 
     round: int
     adapted: Float[Tensor, "agent parameter"]
@@ -76,6 +104,8 @@ class View:
     network: Int[Tensor, " agent"]
     """The network of each agent. The networks of several seeds may run side by side, and know nothing of each other."""
     insight: Insight
+    sizes: tuple[int, ...]
+    """How many numbers each tensor of a message has, in the order of a row."""
 
     @property
     def sender(self) -> Int[Tensor, " edge"]:
@@ -144,6 +174,32 @@ class Local(Protocol):
 def is_local(attack: AnyAttack) -> bool:
     """Whether an attack declares that it is local."""
     return isinstance(attack, Local) and attack.local
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """An attack that declares what it knows. An empty tuple means nothing but its senders' own models and data."""
+
+    @property
+    def knows(self) -> tuple[Knowledge, ...]: ...
+
+
+def knowledge_of(attack: AnyAttack) -> tuple[Knowledge, ...]:
+    """What an attack declares to know, in the order of `Knowledge`. One that declares nothing may know everything."""
+    if not isinstance(attack, Informed):
+        return KNOWLEDGE
+    for kind in attack.knows:
+        if kind not in KNOWLEDGE:
+            raise unknown("kind of knowledge", str(kind), KNOWLEDGE)
+    return tuple(kind for kind in KNOWLEDGE if kind in attack.knows)
+
+
+def in_words(knowledge: tuple[Knowledge, ...]) -> str:
+    """
+    >>> in_words(("messages", "rule")), in_words(())
+    ('messages, rule', 'nothing')
+    """
+    return ", ".join(knowledge) or "nothing"
 
 
 AnyAttack = Attack[Any]

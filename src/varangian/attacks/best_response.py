@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from varangian.attacks.base import View
+from varangian.attacks.base import AnyAttack, Knowledge, View
+from varangian.attacks.blind_spots import blind_direction, null_space
+from varangian.attacks.rehearsal import Plans, begun, check_choices, known_by, most_harmful, sent_by_chosen
+from varangian.attacks.simple import sign_flip
+from varangian.attacks.statistical import alie, inner_product
+from varangian.attacks.topological import dissensus
+from varangian.attacks.true_risk import Length, PerAgent, Told, gradient_of_risk, improved
 from varangian.attacks.victims import Company, audience_of, of_victims
 from varangian.core.messages import ToEach
 from varangian.core.models.base import Models
@@ -20,15 +25,25 @@ from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
 Own = Float[Tensor, "byzantine parameter"]
-Told = Float[Tensor, "agent parameter"]
-"""The message that each agent hears from all its Byzantine neighbours."""
-PerAgent = Float[Tensor, " agent"]
-Length = Float[Tensor, "agent 1"]
+Trials = Float[Tensor, "trial agent parameter"]
+
+IMITATED: tuple[AnyAttack, ...] = (
+    blind_direction(),
+    null_space(),
+    inner_product(),
+    inner_product(5.0),
+    inner_product(30.0),
+    dissensus(),
+    dissensus(0.01),
+    alie(),
+    sign_flip(),
+)
+"""The simpler attacks that it plays ahead and may imitate."""
 
 
 @dataclass(frozen=True)
 class best_response:
-    """Sends each neighbour the message that harms it most, found by trying its rule beforehand.
+    """Tries many messages on the rule of each neighbour beforehand, and sends the most harmful of them.
 
     Equation:
         m_k = argmax_m h_k(m) · w_k(m)^ρ
@@ -40,33 +55,37 @@ class best_response:
     risk, so harm that is repaired at once does not count. h is the harm, w the influence of m on k, and ρ the
     `patience`. A negative harm is not multiplied by the influence.
 
-    Messages are tried along eight rays, at lengths from a tenth of the victim's last update to `reach` times all
+    Messages are tried along ten rays, at lengths from a tenth of the victim's last update to `reach` times all
     distances between models. Six rays start at the victim's models. They lead up the risk, up where it bends most,
-    back against the update, to the worst neighbour, and to zero. Two start at a gift, a model that is better for k
-    than its own, and add an error that k hardly notices. Silence, honesty and a few single models are tried too, and
-    the best length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than
-    its own.
+    back against the update, to the worst neighbour, and to zero. Four start at a gift, a model that is better for k
+    than its own, and add an error that k hardly notices: across the steepest direction, or along the direction of
+    `blind_direction`. Silence, honesty, and the messages of `blind_direction` and `null_space` are tried too. The best
+    length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than its own.
 
-    It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one. It cannot
-    run where the network is split into shards.
+    What harms most in one round need not harm most in the end. So every `ahead` rounds it also plays ahead: itself,
+    and each attack of `imitates`. Then it continues with whatever harms the network most.
+
+    It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one: what it
+    finds is a lower bound of the harm. It cannot run where the network is split into shards.
 
     Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
     does not know the sample that the victim judges on next.
-    Cost: 8 · lengths + 2 · refinements + 6 trials per round. Each trial judges and combines for all agents, and takes
-    `horizon` gradients.
+    Cost: 10 · lengths + 2 · refinements + 7 trials per round, most of them at once: honest messages are judged once
+    for all. Each trial takes `horizon` gradients. Playing ahead doubles this, and adds one round per attack in
+    `imitates`.
 
     Example:
-        >>> from varangian import attacks, rules
-        >>> attacks.best_response(lengths=4, refinements=1, rule=rules.average())
-        best_response(lengths=4, refinements=1, horizon=5, patience=2.0, reach=100.0, rule=average())
+        >>> from varangian import attacks
+        >>> attacks.best_response(lengths=3, refinements=1, imitates=())
+        best_response(lengths=3, refinements=1, horizon=5, patience=2.0, reach=100.0, ahead=50, imitates=(), rule=None)
 
     Reference:
         Ours. It stands for the omniscient adversary of the theory.
     """
 
-    lengths: int = 6
+    lengths: int = 4
     """How many lengths to try along each ray."""
-    refinements: int = 2
+    refinements: int = 1
     """How often to halve the gap between the best length and the lengths beside it."""
     horizon: int = 5
     """After how many steps of the victim the harm is measured; 0 measures it at once."""
@@ -74,44 +93,99 @@ class best_response:
     """ρ: how much influence counts; 0 takes the largest harm of this round, whatever it costs in later rounds."""
     reach: float = 100.0
     """The largest length to try, in distances between models."""
+    every: int = 10
+    """How often all rays are searched, in rounds. In between, the last message is made longer or shorter."""
+    ahead: int = 50
+    """How many rounds to play ahead, and for how many rounds to keep what was found."""
+    imitates: tuple[AnyAttack, ...] = IMITATED
+    """The attacks that it plays ahead and may imitate. With none, it never plays ahead."""
     rule: Rule[Any] | None = None
     """The rule to try. By default the rule that victims follow, with all that it remembers."""
 
     def __post_init__(self) -> None:
         if self.lengths < 1:
             raise BadInput(f"best-response tries at least one length, but lengths is {self.lengths}")
+        if self.every < 1:
+            raise BadInput(f"best-response searches every round at most, but every is {self.every}")
+        if self.ahead < 1:
+            raise BadInput(f"best-response plays at least one round ahead, but ahead is {self.ahead}")
         for name in ("refinements", "horizon", "patience"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise BadInput(f"best-response: {name} must not be negative or infinite, but is {getattr(self, name)}")
         if not 0 < self.reach < float("inf"):
             raise BadInput(f"best-response needs a positive reach, but reach is {self.reach}")
+        check_choices(self.imitates, "best-response")
 
-    def init(self, own: Own) -> tuple[()]:
+    @property
+    def knows(self) -> tuple[Knowledge, ...]:
+        return known_by(self.imitates)
+
+    @property
+    def choices(self) -> tuple[AnyAttack, ...]:
+        """The search of each round, and the attacks to imitate."""
+        search = Search(self.lengths, self.refinements, self.horizon, self.patience, self.reach, self.every, self.rule)
+        return search, *self.imitates
+
+    def init(self, own: Own) -> Plans:
+        return begun(self.choices, own)
+
+    def send(self, view: View, state: Plans) -> tuple[ToEach, Plans]:
+        if self.imitates and view.round % self.ahead == 0:
+            state = state._replace(chosen=most_harmful(view, self.choices, state.states, self.ahead))
+        return sent_by_chosen(view, self.choices, state)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search of one round, without playing ahead. The fields are those of `best_response`."""
+
+    lengths: int
+    refinements: int
+    horizon: int
+    patience: float
+    reach: float
+    every: int
+    rule: Rule[Any] | None
+
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages", "rule", "sample", "truth")
+
+    def init(self, own: Own) -> tuple[Told, ...]:
         return ()
 
-    def send(self, view: View, state: tuple[()]) -> tuple[ToEach, tuple[()]]:
+    def send(self, view: View, state: tuple[Told, ...]) -> tuple[ToEach, tuple[Told, ...]]:
         outlook = Outlook.of(view, self.rule, self.horizon, self.patience)
+        best = again(outlook, state[0]) if state and view.round % self.every else self.found(view, outlook)
+        return best.sent(view, outlook), (best.told - view.adapted,)
+
+    def found(self, view: View, outlook: Outlook) -> Best:
+        """The best message along all rays."""
         worst = worst_neighbour(view)
         low, between = scales(view, worst)
         ratio = (self.reach * between / low) ** (1 / max(1, self.lengths - 1))
-        still = torch.zeros_like(view.adapted)
-        best = Best.of(outlook, view.adapted).or_honest(outlook).or_silent()
-        for told in (view.previous, worst, still):
-            best = best.or_along(outlook, told, still, still[:, :1])
-        for base, direction in directions(view, worst, between):
-            for step in range(self.lengths):
-                best = best.or_along(outlook, base, direction, low * ratio**step)
+        rays = Rays.of(view, worst, between)
+        size = torch.arange(self.lengths, dtype=low.dtype, device=low.device)
+        told = rays.told(low * ratio ** size[:, None, None])
+        gain = outlook.gain(told)
+        best = Best.of(rays, told, gain, low, ratio)
         for halving in range(1, self.refinements + 1):
-            around = best
-            for side in (-1, 1):
-                length = (around.length * ratio ** (side * 0.5**halving)).minimum(self.reach * between)
-                best = best.or_along(outlook, around.base, around.direction, length)
-        return best.sent(view), state
+            sides = torch.tensor([-1.0, 1.0], dtype=low.dtype, device=low.device)[:, None, None] * 0.5**halving
+            length = torch.minimum(best.length * ratio**sides, self.reach * between)
+            best = best.or_nearby(outlook, length)
+        return best
+
+
+def again(outlook: Outlook, offset: Told) -> Best:
+    """What was found in the last round, longer or shorter; `offset` is its distance from the victim's model."""
+    adapted = outlook.view.adapted
+    factors = torch.tensor([0.0, 0.5, 0.8, 1.0, 1.25, 2.0], dtype=adapted.dtype, device=adapted.device)
+    told = adapted + factors[:, None, None] * offset
+    found, agent = outlook.gain(told).max(0), torch.arange(len(adapted), device=adapted.device)
+    return Best(found.values, told[found.indices, agent], adapted, torch.zeros_like(adapted), adapted[:, :1])
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """The consequences of a message for each agent."""
+    """The consequences of messages for each agent."""
 
     view: View
     rule: Rule[Any] | None
@@ -120,6 +194,7 @@ class Outlook:
     step_size: Length
     quiet: Models
     """The models that agents would combine if Byzantine agents were silent: θ_k(∅)."""
+    risk_of_silence: PerAgent
 
     @staticmethod
     def of(view: View, rule: Rule[Any] | None, horizon: int, patience: float) -> Outlook:
@@ -128,75 +203,101 @@ class Outlook:
         slope = insight.model.gradient(before, insight.sample).norm(dim=1, keepdim=True)
         # μ_k, or the effective step size of another optimiser in the last round.
         step_size = (insight.models - before).norm(dim=1, keepdim=True) / torch.where(slope > 0, slope, 1)
-        nobody = torch.ones_like(view.sender, dtype=torch.bool)
-        quiet = insight.foresee(ToEach(view.adapted[view.sender], nobody), rule)
-        return Outlook(view, rule, horizon, patience, step_size, quiet)
+        silence = torch.full_like(view.adapted, torch.nan)
+        (quiet,) = insight.foresee_each(silence[None], rule)
+        blank = Outlook(view, rule, horizon, patience, step_size, quiet, quiet[:, 0])
+        return Outlook(view, rule, horizon, patience, step_size, quiet, blank.risk(quiet))
 
-    def risk(self, models: Models) -> PerAgent:
+    def risk(self, models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         for _ in range(self.horizon):
             models = models - self.step_size * gradient_of_risk(self.view, models)
-        return self.view.insight.risk(models)
+        risk: Tensor = self.view.insight.risk(models)
+        return risk
 
-    @cached_property
-    def risk_of_silence(self) -> PerAgent:
-        return self.risk(self.quiet)
-
-    def gain(self, told: Told) -> PerAgent:
+    def gain(self, told: Trials) -> Float[Tensor, "trial agent"]:
         """harm · influence^patience where there is harm, otherwise the (negative) harm itself."""
-        shared = told.shape[1]
-        models = self.view.insight.foresee(ToEach(told[self.view.receiver]), self.rule)
+        shared = told.shape[2]
+        models = self.view.insight.foresee_each(told, self.rule)
         harm, quiet = self.harm(models), self.quiet[:, :shared]
-        way = (told - quiet).norm(dim=1)
-        influence = ((models[:, :shared] - quiet).norm(dim=1) / torch.where(way > 0, way, 1)).clamp(max=1)
+        way = (told - quiet).norm(dim=2)
+        influence = ((models[..., :shared] - quiet).norm(dim=2) / torch.where(way > 0, way, 1)).clamp(max=1)
         return torch.where(harm > 0, harm * influence**self.patience, harm)
 
-    def harm(self, models: Models) -> PerAgent:
+    def harm(self, models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         harm = self.risk(models) - self.risk_of_silence
         return torch.where(harm.isnan(), -torch.inf, harm)
 
+    def harm_of_honesty(self) -> PerAgent:
+        """The harm if Byzantine agents sent what honest ones would."""
+        honest = ToEach(self.view.adapted[self.view.sender])
+        return self.harm(self.view.insight.foresee(honest, self.rule))
 
-class Best(NamedTuple):
-    """The most harmful message to each agent so far: base + length · direction, the sender's own model, or silence."""
+
+@dataclass(frozen=True, eq=False)
+class Rays:
+    """Where to look for messages: single models, and rays from a model in a direction, a unit vector."""
+
+    points: Float[Tensor, "point agent parameter"]
+    """The first is what an agent hears if nothing does harm: its own adapted model."""
+    base: Float[Tensor, "ray agent parameter"]
+    direction: Float[Tensor, "ray agent parameter"]
+
+    @staticmethod
+    def of(view: View, worst: Told, far: Length) -> Rays:
+        blind = blind_direction().told(view)
+        points = (view.adapted, view.previous, worst, torch.zeros_like(worst), blind, null_space().told(view))
+        base, direction = zip(*directions(view, worst, blind, far), strict=True)
+        return Rays(torch.stack(points), torch.stack(base), torch.stack(direction))
+
+    def told(self, lengths: Float[Tensor, "length agent 1"]) -> Trials:
+        """All messages to try: the points, then the rays at each length."""
+        along = self.base[:, None] + self.direction[:, None] * lengths
+        return torch.cat((self.points, along.flatten(0, 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The most harmful message to each agent so far."""
 
     gain: PerAgent
+    told: Told
     base: Told
     direction: Told
     length: Length
-    honest: Bool[Tensor, " agent"]
-    silent: Bool[Tensor, " agent"]
 
     @staticmethod
-    def of(outlook: Outlook, told: Told) -> Best:
-        still, neither = torch.zeros_like(told), torch.zeros(len(told), dtype=torch.bool, device=told.device)
-        return Best(outlook.gain(told), told, still, still[:, :1], neither, neither)
+    def of(rays: Rays, told: Trials, gain: Float[Tensor, "trial agent"], low: Length, ratio: Length) -> Best:
+        best = gain.max(0)
+        place, lengths = best.indices - len(rays.points), (len(told) - len(rays.points)) // len(rays.base)
+        agent = torch.arange(told.shape[1], device=told.device)
+        ray = (place // lengths).clamp(min=0)
+        # A single model has no direction to refine along.
+        moves = (place >= 0)[:, None]
+        length = low * ratio ** (place % lengths)[:, None]
+        direction = rays.direction[ray, agent] * moves
+        return Best(best.values, told[best.indices, agent], rays.base[ray, agent], direction, length)
 
-    def or_along(self, outlook: Outlook, base: Told, direction: Told, length: Length) -> Best:
-        gain = outlook.gain(torch.addcmul(base, direction, length))
-        more = gain > self.gain
+    def or_nearby(self, outlook: Outlook, lengths: Float[Tensor, "length agent 1"]) -> Best:
+        """The better of this message and of others along the same ray."""
+        moves = self.direction.abs().amax(1, keepdim=True) > 0
+        told = torch.where(moves, self.base + self.direction * lengths, self.told)
+        found = outlook.gain(told).max(0)
+        more, agent = found.values > self.gain, torch.arange(len(self.gain), device=told.device)
         return Best(
-            torch.where(more, gain, self.gain),
-            torch.where(more[:, None], base, self.base),
-            torch.where(more[:, None], direction, self.direction),
-            torch.where(more[:, None], length, self.length),
-            self.honest & ~more,
-            self.silent & ~more,
+            torch.where(more, found.values, self.gain),
+            torch.where(more[:, None], told[found.indices, agent], self.told),
+            self.base,
+            self.direction,
+            torch.where(more[:, None], lengths[found.indices, agent], self.length),
         )
 
-    def or_honest(self, outlook: Outlook) -> Best:
-        sent = ToEach(outlook.view.adapted[outlook.view.sender])
-        gain = outlook.harm(outlook.view.insight.foresee(sent, outlook.rule))
-        more = gain > self.gain
-        return self._replace(gain=torch.where(more, gain, self.gain), honest=self.honest | more)
-
-    def or_silent(self) -> Best:
-        """Silence is what harm is measured from."""
-        more = self.gain < 0
-        return self._replace(gain=self.gain.clamp(min=0), honest=self.honest & ~more, silent=self.silent | more)
-
-    def sent(self, view: View) -> ToEach:
-        told = torch.addcmul(self.base, self.direction, self.length)[view.receiver]
-        rows = torch.where(self.honest[view.receiver, None], view.adapted[view.sender], told)
-        return ToEach(rows, silent=self.silent[view.receiver])
+    def sent(self, view: View, outlook: Outlook) -> ToEach:
+        """The message, or the sender's own model or silence, where that does more harm."""
+        of_honesty, receiver = outlook.harm_of_honesty(), view.receiver
+        honest = ((of_honesty > self.gain) & (of_honesty >= 0))[receiver]
+        silent = ((self.gain < 0) & (of_honesty < 0))[receiver]
+        rows = torch.where(honest[:, None], view.adapted[view.sender], self.told[receiver])
+        return ToEach(rows, silent=silent)
 
 
 def scales(view: View, worst: Told) -> tuple[Length, Length]:
@@ -207,7 +308,7 @@ def scales(view: View, worst: Told) -> tuple[Length, Length]:
     return 0.1 * torch.maximum(update, 1e-4 * between), between
 
 
-def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterator[tuple[Told, Told]]:
+def directions(view: View, worst: Told, blind: Told, far: Length, climbs: int = 3) -> Iterator[tuple[Told, Told]]:
     """The rays to try: where each starts, and its direction, a unit vector."""
     adapted, shared = view.adapted, view.adapted.shape[1]
     private = view.insight.models[:, shared:]
@@ -222,6 +323,7 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
     to_worst = normalize(worst - adapted)
     hardly_seen = normalize(to_worst - steepest * (to_worst * steepest).sum(1, keepdim=True))
     gift = improved(view, far)
+    flat = normalize(blind - gift)
     yield adapted, up
     yield view.previous, up
     yield adapted, steepest
@@ -230,35 +332,8 @@ def directions(view: View, worst: Told, far: Length, climbs: int = 3) -> Iterato
     yield adapted, -normalize(adapted)
     yield gift, hardly_seen
     yield gift, -hardly_seen
-
-
-def improved(view: View, far: Length, descents: int = 4, halvings: int = 8) -> Told:
-    """A better model for each agent: a few steps down its true risk, each the best of several halved lengths."""
-    models, shared = view.insight.models, view.adapted.shape[1]
-    least = view.insight.risk(models)
-    for _ in range(descents):
-        up = gradient_of_risk(view, models)
-        up[:, shared:] = 0
-        start, up = models, normalize(up)
-        for halving in range(halvings):
-            tried = start - far * 0.5**halving * up
-            risk = view.insight.risk(tried)
-            better = risk < least
-            least, models = torch.where(better, risk, least), torch.where(better[:, None], tried, models)
-    return models[:, :shared]
-
-
-def gradient_of_risk(view: View, models: Models) -> Models:
-    """∇r_k(θ_k) for every agent. Where the risk has no gradient, that of the loss on the last sample."""
-    with torch.enable_grad():
-        leaf = models.detach().requires_grad_()
-        risk = view.insight.risk(leaf)
-        if risk.requires_grad:
-            # The risk of an agent depends on its own model only, so the gradient of the sum holds all gradients.
-            (gradient,) = torch.autograd.grad(risk.sum(), leaf)
-        else:
-            gradient = view.insight.model.gradient(models, view.insight.sample)
-    return gradient.nan_to_num(0, 0, 0)
+    yield gift, flat
+    yield gift, -flat
 
 
 def worst_neighbour(view: View) -> Told:
@@ -269,7 +344,7 @@ def worst_neighbour(view: View) -> Told:
         private = insight.models[around.victim, None, shared:].expand(-1, around.slots.shape[1], -1)
         sample = tuple(part[around.victim] for part in insight.sample)
         loss = insight.model.judge(torch.cat((around.models, private), 2), sample)
-        worst = torch.where(loss.isnan(), -torch.inf, loss).argmax(1)
+        worst: Int[Tensor, " victim"] = torch.where(loss.isnan(), -torch.inf, loss).argmax(1)
         return view.adapted[around.slots.gather(1, worst[:, None])[:, 0]]
 
     return view.adapted.index_copy(0, audience_of(view).victim, of_victims(view, craft))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.base import AnyAttack, Poisons, View
+from varangian.attacks.base import AnyAttack, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.simple import uniform
 from varangian.attacks.victims import networks_of, sender_row
 from varangian.core.messages import ToAll, ToEach
@@ -44,6 +44,10 @@ class scaled:
     factor: float = 10.0
     """How many times the update counts."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (-10.0, -1.0, 0.3, 3.0, 30.0, 100.0)
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -76,6 +80,7 @@ class free_rider:
         https://arxiv.org/abs/1911.12560
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -98,7 +103,7 @@ class collusion:
     at least half as far in the same direction. The Byzantine agents make this group look larger than it is. It works
     against rules that trust a crowd, such as Krum and clustering, where tasks differ.
 
-    Knows: All honest models.
+    Knows: All honest models; nothing if `point` is given.
     Cost: O(N d) per network and round, for N agents and models of d parameters.
 
     Example:
@@ -116,6 +121,10 @@ class collusion:
     def __post_init__(self) -> None:
         if self.point is not None and not self.point:
             raise BadInput("collusion needs a point to send, but point is empty")
+
+    @property
+    def knows(self) -> tuple[Knowledge, ...]:
+        return ("messages",) if self.point is None else ()
 
     def init(self, own: Own) -> tuple[()]:
         if self.point is not None and len(self.point) not in (1, own.shape[1]):
@@ -166,6 +175,10 @@ class sybil:
     def __post_init__(self) -> None:
         if isinstance(self.then, Poisons):
             raise BadInput(f"sybil repeats messages, but {self.then} changes data; run it by itself")
+
+    @property
+    def knows(self) -> tuple[Knowledge, ...]:
+        return knowledge_of(self.then)
 
     def init(self, own: Own) -> Any:
         return self.then.init(own)

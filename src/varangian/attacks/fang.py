@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, sender_row, to_each
 from varangian.core.messages import ToEach
 from varangian.errors import BadInput
@@ -49,7 +49,10 @@ class fang_trimmed_mean:
     b: float = 2.0
     """How far to go beyond the extreme, as a factor above 1."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "b"
+    strengths: ClassVar[tuple[float, ...]] = (1.01, 1.1, 1.3, 4.0, 10.0, 100.0)
 
     def __post_init__(self) -> None:
         if not 1 < self.b < float("inf"):
@@ -85,13 +88,13 @@ class fang_krum:
     paper's bound λ_0 and is halved until the f equal messages have the lowest score. If that never happens, the
     smallest λ tried is sent. It works against Krum. Rules that judge by loss are hardly harmed.
 
-    Knows: The models that each victim hears, the victim's last model, and that the rule is Krum.
+    Knows: The models that each victim hears, and the victim's last model. It supposes that the rule is Krum.
     Cost: O(n² (d + halvings)) per victim and round, for models of d parameters.
 
     Example:
         >>> from varangian import attacks
         >>> attacks.fang_krum(halvings=10)
-        fang_krum(halvings=10)
+        fang_krum(halvings=10, factor=1.0)
 
     Reference:
         Fang, Cao, Jia and Gong, "Local model poisoning attacks to Byzantine-robust federated learning", USENIX
@@ -100,8 +103,13 @@ class fang_krum:
 
     halvings: int = 20
     """How often to halve λ at most."""
+    factor: float = 1.0
+    """How far to go, in units of λ; 1 is the largest tried length that Krum selects."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def __post_init__(self) -> None:
         if self.halvings < 0:
@@ -114,7 +122,7 @@ class fang_krum:
         def craft(around: Company) -> Tensor:
             start = view.previous[around.victim]
             against = torch.where(around.mean >= start, -1.0, 1.0).to(start.dtype)
-            return start + self._length(around, start, against)[:, None] * against
+            return start + self.factor * self._length(around, start, against)[:, None] * against
 
         return ToEach(to_each(view, craft)), state
 

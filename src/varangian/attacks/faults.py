@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.core.messages import ToAll
 from varangian.errors import BadInput
 
@@ -42,6 +42,7 @@ class delay:
     rounds: int = 10
     """How many rounds a message is late."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class duplicate:
         Folklore. It stands for a process that hangs while its network card keeps sending.
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[Own, Bool[Tensor, " byzantine"]]:
@@ -123,6 +125,7 @@ class dropping:
     length: int = 10
     """How many rounds a stretch lasts."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.core.messages import ToAll
 from varangian.core.models.base import Sample
 
@@ -41,6 +41,7 @@ class label_flip:
         2020. https://arxiv.org/abs/2007.08432
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.attacks.base import AnyAttack, Poisons, View, is_local
+from varangian.attacks.base import AnyAttack, Knowledge, Poisons, View, is_local, knowledge_of
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
 
@@ -44,6 +44,7 @@ class uniform:
     high: float = 0.1
     """The upper end of the interval."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class gaussian:
     std: float = 1.0
     """The standard deviation of every coordinate."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -124,7 +126,10 @@ class sign_flip:
     scale: float = 1.0
     """The length of the message, in lengths of the sender's own model."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "scale"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -135,16 +140,16 @@ class sign_flip:
 
 @dataclass(frozen=True)
 class shrink:
-    """Sends the sender's own adapted model, shrunken by a random factor.
+    """Trains the sender's model, but shrinks it in every round, each tensor by its own random factor.
 
     Equation:
-        m_b = v_b · θ̂_b
-        v_b ~ U(0, most)
+        m_b ← v_b · (m_b + θ̂_b − θ_b)
+        v_b ~ U(0, most)  for each tensor of the model
 
-    This is the attack of the paper's program, with a new factor in each round. It works against averages. In models
-    of few parameters it is near everyone's model, so distance-based weights trust it. In large models it is far away,
-    and they ignore it. Rules that judge by loss resist it. The program draws one factor for each tensor of the model;
-    here one factor scales the whole model.
+    This is the attack of the paper's program. There the shrunken model takes the place of the sender's own, so the
+    factors of all rounds multiply, and the message is soon close to zero. Here it takes the sender's honest steps
+    θ̂_b − θ_b, and starts from its first model. It works against averages. It is near everyone's model while models are
+    small, so distance-based weights may trust it. Rules that judge by loss resist it.
 
     Knows: The sender's own model.
     Cost: O(d) per Byzantine agent and round, for models of d parameters.
@@ -162,14 +167,20 @@ class shrink:
     most: float = 0.1
     """The largest factor."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
-    def init(self, own: Own) -> tuple[()]:
-        return ()
+    def init(self, own: Own) -> tuple[Own, Own]:
+        """The last message and the last honest model. Both are the first model."""
+        return own, own
 
-    def send(self, view: View, state: tuple[()]) -> tuple[ToAll, tuple[()]]:
-        factor = view.draws.uniform("shrink attack", view.round, 1, view.adapted.dtype) * self.most
-        return ToAll(view.own * factor), state
+    def send(self, view: View, state: tuple[Own, Own]) -> tuple[ToAll, tuple[Own, Own]]:
+        sent, honest = state
+        lots = view.draws.uniform("shrink attack", view.round, len(view.sizes), view.adapted.dtype) * self.most
+        factor = torch.cat([lot.expand(-1, size) for lot, size in zip(lots.split(1, 1), view.sizes, strict=True)], 1)
+        # Byzantine agents never listen, so the last honest model is where the honest step of this round began.
+        message = factor * (sent + view.own - honest)
+        return ToAll(message), (message, view.own)
 
 
 @dataclass(frozen=True)
@@ -200,7 +211,10 @@ class pulling:
     step: float = 0.05
     """The part of the way to the point that a message goes in one round."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "step"
+    strengths: ClassVar[tuple[float, ...]] = (0.005, 0.02, 0.1, 0.2, 0.5, 1.0)
 
     def __post_init__(self) -> None:
         if not self.point:
@@ -240,6 +254,7 @@ class not_finite:
         Ours. It stands for numerical overflow and for corrupt memory.
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -272,6 +287,7 @@ class silent:
         Folklore. It stands for nodes that are down from the start.
     """
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -307,6 +323,7 @@ class crash:
     at: int = 100
     """The first round of silence."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ()
     local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
@@ -348,6 +365,10 @@ class sleeper:
     def __post_init__(self) -> None:
         if isinstance(self.then, Poisons):
             raise BadInput(f"sleeper changes messages, but {self.then} changes data; run it by itself")
+
+    @property
+    def knows(self) -> tuple[Knowledge, ...]:
+        return knowledge_of(self.then)
 
     @property
     def local(self) -> bool:

@@ -10,14 +10,14 @@ neighbours of a victim send it the same message; only `fang_trimmed_mean` draws 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, to_each
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
@@ -38,8 +38,11 @@ class alie:
 
     Two-faced: each victim k hears a different message. The victim hears n agents, itself included, and f of them are
     Byzantine. μ_k and σ_k are mean and standard deviation, per coordinate, of the n − f honest models. Φ(z) is kept
-    between 0.5 and 0.99. With few Byzantine neighbours z is 0, and the message is the mean itself. It works against
-    medians, trimmed means and other rules that look for outliers. Rules that judge by loss are hardly harmed.
+    between 0.5 and 0.99. It works against medians, trimmed means and other rules that look for outliers. Rules that
+    judge by loss are hardly harmed.
+
+    Limits: with few Byzantine neighbours z is 0, and the message is the honest mean itself. Where agents have one task,
+    such a message helps. With 20 of 100 Byzantine in target localization, z is 0 for 35 % of the victims (20 seeds).
 
     Knows: The models that each victim hears.
     Cost: O(n d) per victim and round, for models of d parameters.
@@ -57,7 +60,10 @@ class alie:
     z: float | None = None
     """The number of standard deviations. By default the most that a majority allows, from the second equation."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "z"
+    strengths: ClassVar[tuple[float, ...]] = (0.1, 0.3, 1.0, 2.0, 4.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -105,6 +111,10 @@ class inner_product:
     epsilon: float = 0.5
     """ε: how far to go back, in mean honest changes."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.1, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -118,7 +128,7 @@ class min_max:
     """Sends a model as far from the honest mean as the most distant honest models are from each other.
 
     Equation:
-        m_k = μ_k + γ p
+        m_k = μ_k + factor · γ p
         max_l ‖m_k − θ̂_l‖ ≤ max_ij ‖θ̂_i − θ̂_j‖
 
     Two-faced: each victim k hears a different message. i, j and l are the honest agents that k hears, itself
@@ -132,7 +142,7 @@ class min_max:
     Example:
         >>> from varangian import attacks
         >>> attacks.min_max(deviation="sign")
-        min_max(deviation='sign')
+        min_max(deviation='sign', factor=1.0)
 
     Reference:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
@@ -142,8 +152,13 @@ class min_max:
     deviation: Deviation = "std"
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
+    factor: float = 1.0
+    """How far to go, in units of γ; 1 is the largest that hides."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -155,7 +170,7 @@ class min_max:
             square, along = gap.square().sum(2), (gap * p[:, None]).sum(2)
             widest = around.squared_distances.amax((1, 2))[:, None]
             gamma = (along.square() + (widest - square).clamp(min=0)).sqrt() - along
-            return around.mean + gamma.amin(1, keepdim=True) * p
+            return around.mean + self.factor * gamma.amin(1, keepdim=True) * p
 
         return ToEach(to_each(view, craft)), state
 
@@ -165,7 +180,7 @@ class min_sum:
     """Sends a model whose squared distances to the honest models sum to no more than an honest model's.
 
     Equation:
-        m_k = μ_k + γ p
+        m_k = μ_k + factor · γ p
         γ² = (1 / (n − f)) (max_i Σ_l ‖θ̂_i − θ̂_l‖² − Σ_l ‖μ_k − θ̂_l‖²)
 
     Two-faced: each victim k hears a different message. i and l are the n − f honest agents that k hears, itself
@@ -178,7 +193,7 @@ class min_sum:
     Example:
         >>> from varangian import attacks
         >>> attacks.min_sum(deviation="unit")
-        min_sum(deviation='unit')
+        min_sum(deviation='unit', factor=1.0)
 
     Reference:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
@@ -188,8 +203,13 @@ class min_sum:
     deviation: Deviation = "std"
     """The direction p: against the spread of honest models ("std"), their mean change ("unit"), or its signs
     ("sign")."""
+    factor: float = 1.0
+    """How far to go, in units of γ; 1 is the largest that hides."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "factor"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -201,7 +221,7 @@ class min_sum:
             largest = (around.squared_distances * honest[:, None]).sum(2).amax(1, keepdim=True)
             square = (around.mean[:, None] - around.models).square().sum(2)
             room = (largest - (square * honest).sum(1, keepdim=True)).clamp(min=0)
-            return around.mean + (room / around.count).sqrt() * p
+            return around.mean + self.factor * (room / around.count).sqrt() * p
 
         return ToEach(to_each(view, craft)), state
 
@@ -215,19 +235,31 @@ def _deviation(around: Company, view: View, kind: Deviation) -> Float[Tensor, "v
     return -normalize(p / torch.where(largest > 0, largest, 1))
 
 
+class Choosing(NamedTuple):
+    """How `mimic` looks for the agent to copy, for each Byzantine sender."""
+
+    direction: Own
+    """z: where honest models vary most."""
+    copied: Int[Tensor, " byzantine"]
+    """The agent that was copied last."""
+    rounds: Float[Tensor, " byzantine"]
+    """How many rounds the search has lasted."""
+
+
 @dataclass(frozen=True)
 class mimic:
     """All Byzantine agents of a network copy one honest agent, so that it counts too often.
 
     Equation:
         m_b = θ̂_s
-        s = argmax_l |zᵀ (θ̂_l − μ)|
-        z ∝ z_{i−1} + w / ‖w‖
+        s = argmax_l |zᵀ (θ̂_l − μ)|  in the first T rounds, then fixed
+        z ∝ i z_{i−1} + w / ‖w‖
         w = Σ_l (θ̂_l − μ) (θ̂_l − μ)ᵀ z_{i−1}
 
     μ is the mean of the honest models of the network. The unit vector z follows the direction in which they vary
-    most, by one step of a power iteration in every round i. It starts towards the model farthest from μ. Nothing that
-    is sent is false. It works against rules that a crowd persuades, where tasks differ.
+    most, by one step of a power iteration in each of the first rounds i = 0, …, T − 1. It starts towards the model
+    farthest from μ. After these rounds the agents stay with the last s. The paper looks at gradients, and smooths μ
+    too. Nothing that is sent is false. It works against rules that a crowd persuades, where tasks differ.
 
     Knows: All honest models.
     Cost: O(N d) per network and round, for N agents and models of d parameters.
@@ -235,7 +267,7 @@ class mimic:
     Example:
         >>> from varangian import attacks
         >>> attacks.mimic(agent=3)
-        mimic(agent=3)
+        mimic(agent=3, warmup=100)
 
     Reference:
         Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022.
@@ -244,27 +276,35 @@ class mimic:
 
     agent: int | None = None
     """The number of the agent to copy. By default agent s of the equation."""
+    warmup: int = 100
+    """T: how many rounds to look for s."""
+
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
 
     def __post_init__(self) -> None:
         if self.agent is not None and self.agent < 0:
             raise BadInput(f"mimic needs the number of an agent, 0 or more, but agent is {self.agent}")
+        if self.warmup < 1:
+            raise BadInput(f"mimic needs at least one round to choose an agent, but warmup is {self.warmup}")
 
-    def init(self, own: Own) -> tuple[Own]:
-        return (torch.zeros_like(own),)
+    def init(self, own: Own) -> Choosing:
+        nobody = torch.zeros(len(own), dtype=torch.long, device=own.device)
+        return Choosing(torch.zeros_like(own), nobody, own.new_zeros(len(own)))
 
-    def send(self, view: View, state: tuple[Own]) -> tuple[ToAll, tuple[Own]]:
+    def send(self, view: View, state: Choosing) -> tuple[ToAll, Choosing]:
         networks = networks_of(view)
         if self.agent is not None:
             return ToAll(view.adapted[networks.numbered(self.agent, "mimic")][networks.of_sender]), state
         _, gap = networks.centred(view.adapted)
         rows = torch.arange(len(gap), device=gap.device)
         farthest = gap[rows, gap.square().sum(2).argmax(1)]
-        before = state[0][networks.speaker]
+        before, target, rounds = (part[networks.speaker] for part in state)
         # In the first round there is no direction yet, so start towards the farthest model.
         begun = before.abs().amax(1, keepdim=True) > 0
         direction = normalize(torch.where(begun, before, farthest))
         along = (gap @ direction[:, :, None])[:, :, 0]
-        direction = normalize(direction + normalize((along[:, None] @ gap)[:, 0]))
+        direction = normalize(rounds[:, None] * direction + normalize((along[:, None] @ gap)[:, 0]))
         along = (gap @ direction[:, :, None])[:, :, 0].abs().masked_fill(~networks.present, -1)
-        copied = networks.member[rows, along.argmax(1)]
-        return ToAll(view.adapted[copied][networks.of_sender]), (direction[networks.of_sender],)
+        copied = torch.where(rounds < self.warmup, networks.member[rows, along.argmax(1)], target)
+        after = Choosing(direction, copied, rounds + 1)
+        return ToAll(view.adapted[copied][networks.of_sender]), Choosing(*(part[networks.of_sender] for part in after))

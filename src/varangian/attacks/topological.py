@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from varangian.attacks.base import View
+from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, once_per_wiring, to_each
 from varangian.core.messages import ToEach
 from varangian.errors import BadInput
@@ -51,7 +51,10 @@ class dissensus:
     epsilon: float = 1.5
     """ε: how hard to push, where 1 cancels the pull of the honest neighbours."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
     local: ClassVar[bool] = True
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()
@@ -88,6 +91,8 @@ class isolation:
     victim: int | None = None
     """The number of the only victim. By default every neighbour is a victim."""
 
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+
     def __post_init__(self) -> None:
         if self.victim is not None and self.victim < 0:
             raise BadInput(f"isolation needs the number of a victim, 0 or more, but victim is {self.victim}")
@@ -123,7 +128,7 @@ class spectral_dissensus:
     slow, as in a complete graph, the numbers of the agents decide. It works against averages and clipped gossip on
     sparse graphs.
 
-    Knows: All honest models and the whole graph.
+    Knows: All honest models. The graph is known to every attack.
     Cost: O(d) per agent and round, and one eigenvector per graph; for parts of more than 400 agents it is
     approximate.
 
@@ -139,6 +144,10 @@ class spectral_dissensus:
 
     epsilon: float = 3.0
     """ε: how hard to push."""
+
+    knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
+    strength: ClassVar[str] = "epsilon"
+    strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 1.0, 10.0, 30.0)
 
     def init(self, own: Own) -> tuple[()]:
         return ()

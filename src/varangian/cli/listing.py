@@ -8,7 +8,7 @@ import sys
 import textwrap
 from dataclasses import asdict
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,22 +56,35 @@ def studies(json: AsJson = False) -> None:
 
 def listing(package: ModuleType, as_json: bool) -> None:
     """Print the name and the description of everything that a package offers."""
-    offered = {name: first_line(value) for name, value in sorted(catalogue(package).items())}
+    offered = sorted(catalogue(package).items())
+    rows = [{"name": name} | _knowledge(value) | {"description": first_line(value)} for name, value in offered]
     if as_json:
-        print(to_json.dumps([{"name": name, "description": text} for name, text in offered.items()], indent=2))
+        print(to_json.dumps(rows, indent=2))
         return
+    cells = [[_words(cell) if isinstance(cell, tuple) else cell for cell in row.values()] for row in rows]
     if not sys.stdout.isatty():
-        width = max(map(len, offered))
-        print("\n".join(f"{name:<{width}}  {text}" for name, text in offered.items()))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        widths[-1] = 0
+        for row in cells:
+            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, text in offered.items():
-        table.add_row(Text(name, "bold"), Text(text))  # not markup: [low, high] is no style
+    table = Table(*rows[0], box=None, show_header="knows" in rows[0], header_style="dim", padding=(0, 2, 0, 0))
+    for name, *others in cells:
+        table.add_row(Text(name, "bold"), *map(Text, others))  # not markup: [low, high] is no style
     Console().print(table)
+
+
+def _words(knowledge: tuple[Any, ...]) -> str:
+    return varangian.attacks.base.in_words(knowledge)
+
+
+def _knowledge(value: type[Any]) -> dict[str, Any]:
+    """What an attack knows. A rule and a study have no such column."""
+    return {"knows": varangian.attacks.knowledge_of(value())} if hasattr(value, "send") else {}
 
 
 def show_card(package: ModuleType, kind: str, name: str, as_json: bool) -> None:
@@ -79,16 +92,20 @@ def show_card(package: ModuleType, kind: str, name: str, as_json: bool) -> None:
     offered = catalogue(package)
     if spec.tidied(name) not in offered:
         raise unknown(kind, name, offered)
-    card = cards.card_of(offered[spec.tidied(name)])
+    value = offered[spec.tidied(name)]
+    card, declared = cards.card_of(value), _knowledge(value)
     if as_json:
-        print(to_json.dumps(asdict(card), indent=2, ensure_ascii=False))
+        knowledge = {"knowledge": declared["knows"]} if declared else {}
+        print(to_json.dumps(asdict(card) | knowledge, indent=2, ensure_ascii=False))
         return
     print(f"{card.name}: {card.summary}\n")
     print("\n".join(f"    {line}" for line in card.equation) + "\n")
     width = min(100, shutil.get_terminal_size().columns)
     for paragraph in card.text.split("\n\n"):
         print(textwrap.fill(" ".join(paragraph.split()), width) + "\n")
-    for title, text in (("Assumes", card.assumes), ("Knows", card.knows), ("Cost", card.cost)):
+    kinds = _words(declared["knows"]) if declared else ""
+    sections = {"Assumes": card.assumes, "Knowledge": kinds, "Knows": card.knows, "Cost": card.cost}
+    for title, text in sections.items():
         if text:
             print(textwrap.fill(f"{title}: {text}", width))
     for parameter in card.parameters:

@@ -200,10 +200,13 @@ class HeldOut:
         """The same evaluation with a copy of only the data that it needs."""
         return replace(self, pool=self.pool.compact_copy())
 
-    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """Loss and metrics by name, each averaged over every agent's own items."""
+    def __call__(self, models: Float[Tensor, "*trial agent parameter"]) -> Mapping[str, Float[Tensor, "*trial agent"]]:
+        """Loss and metrics by name, each averaged over every agent's own items.
+
+        Models may have a dimension for trials before the agents. Items are then read once for all trials.
+        """
         return {
-            name: torch.cat(parts)
+            name: torch.cat(parts, -1)
             for name, parts in _transposed([self._of(models, agents) for agents in self._some()]).items()
         }
 
@@ -213,14 +216,24 @@ class HeldOut:
         values = self.model.execution.numbers_at_once(values)
         return list(torch.arange(self.pool.agents, device=self.pool.x.device).split(max(1, values // (10 * of_agent))))
 
-    def _of(self, models: Models, agents: Int[Tensor, " some"]) -> dict[str, Float[Tensor, " some"]]:
+    def _of(
+        self, models: Float[Tensor, "*trial agent parameter"], agents: Int[Tensor, " some"]
+    ) -> dict[str, Float[Tensor, "*trial some"]]:
         items = self.pool.members[agents]
         x, y = as_dtype(self.pool.x[items], models.dtype), as_dtype(self.pool.y[items], models.dtype)
-        predicted = self.model.predict_all(models[agents], x)
         own = torch.arange(items.shape[1], device=items.device) < self.pool.counts[agents, None]
-        values = {self.loss_name: vmap(vmap(self._one_loss))(predicted, y)}
-        values |= {self.prefix + name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
-        return {name: value.to(models.dtype).masked_fill(~own, 0).sum(1) / own.sum(1) for name, value in values.items()}
+
+        def of_trial(rows: Models) -> dict[str, Float[Tensor, " some"]]:
+            predicted = self.model.predict_all(rows, x)
+            values = {self.loss_name: vmap(vmap(self._one_loss))(predicted, y)}
+            values |= {self.prefix + name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
+            whole = {name: value.to(rows.dtype).masked_fill(~own, 0) for name, value in values.items()}
+            return {name: value.sum(1) / own.sum(1) for name, value in whole.items()}
+
+        if models.ndim == 2:
+            return of_trial(models[agents])
+        trials = _transposed([of_trial(rows) for rows in models[:, agents]])
+        return {name: torch.stack(values) for name, values in trials.items()}
 
     def _one_loss(self, predicted: Tensor, y: Tensor) -> Tensor:
         return self.model.loss(predicted[None], y[None])

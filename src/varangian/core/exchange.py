@@ -11,7 +11,7 @@ from torch import Tensor
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Risk, Truth
-from varangian.core.inbox import DIRECT, Evaluator, Inbox
+from varangian.core.inbox import DIRECT, Evaluator, Inbox, SecondModel
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.task import JudgedOn
@@ -30,16 +30,23 @@ class Exchange:
     previous: Models
     """θ_k of the previous round."""
     samples: Mapping[JudgedOn, Sample]
+    fresh: Bool[Tensor, "agent 1"]
+    """Which agents have a next sample that they have not trained on."""
+    trained: Bool[Tensor, "agent 1"]
+    """Which agents had a new sample to train on in this round."""
     model: Model
     """The model with which agents judge their neighbours."""
     judged_on: JudgedOn
     forgetting: Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
-    normal: Bool[Tensor, "agent 1"]
+    listening: Bool[Tensor, "agent 1"]
+    """The agents that combine what they hear. All others keep their own models."""
     group: Int[Tensor, " agents"]
     risk: Risk | None
     draws: Draws
     """The random numbers of all agents that send messages."""
+    second: SecondModel | None = None
+    """The second model of every agent, if the rule asks for one."""
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
         """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
@@ -52,11 +59,14 @@ class Exchange:
             own=of(self.adapted),
             previous=of(self.previous),
             samples={on: tuple(map(of, sample)) for on, sample in self.samples.items()},
+            fresh=of(self.fresh),
+            trained=of(self.trained),
             judged_on=self.judged_on,
             forgetting=of(self.forgetting),
             step_size=of(self.step_size),
             truth=Truth(table, self.adapted, self.group, self.wiring.normal, self.risk),
             round=self.round,
             pairs=PairDraws(self.draws, table.receivers, table.senders),
+            second=None if self.second is None else SecondModel(*map(of, self.second)),
             evaluator=evaluator,
         )

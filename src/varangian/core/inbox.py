@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +31,15 @@ OfNeighbourhoods = Callable[..., Float[Tensor, "some out"]]
 """A function of the messages (some, slot, shared), the mask of slots heard (some, slot), and values per agent."""
 Change = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece shared"]]
 """From messages, and the agents that receive them, to models of the same shape."""
+
+
+class SecondModel(NamedTuple):
+    """The second model of some agents. It is never sent."""
+
+    now: Models
+    """After training."""
+    before: Models
+    """Before training."""
 
 
 class Evaluator(Protocol):
@@ -104,6 +113,10 @@ class Inbox:
     previous: Models
     """θ_k of the previous round."""
     samples: Mapping[JudgedOn, Sample]
+    fresh: Bool[Tensor, "agent 1"]
+    """Which agents have a next sample that they have not trained on. The others have no sample to judge on."""
+    trained: Bool[Tensor, "agent 1"]
+    """The same for the sample just trained on: which agents had a new one in this round."""
     judged_on: JudgedOn
     forgetting: float | Float[Tensor, "agent 1"]
     step_size: Float[Tensor, "agent 1"]
@@ -112,24 +125,52 @@ class Inbox:
     round: int = 0
     pairs: PairDraws | None = field(default=None, repr=False)
     """Where random numbers per slot come from."""
+    second: SecondModel | None = field(default=None, repr=False)
+    """The agents' second models, if the rule asks for them."""
     evaluator: Evaluator = field(default=DIRECT, repr=False)
     _computed: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
 
     def loss(self, on: JudgedOn | None = None) -> Table:
-        """ℓ(θ̂_l; ξ_k): the loss of each neighbour's model on the agent's own data; infinite where it is nan."""
+        """ℓ(θ̂_l; ξ_k): the loss of each neighbour's model on the agent's own data; infinite where it is nan.
+
+        It is also infinite for agents without a new sample: `of_fresh` says why.
+        """
         on = on or self.judged_on
-        return self.once(f"loss on {on}", lambda: self.known(self.evaluator.loss(self, on)))
+        return self.once(f"loss on {on}", lambda: self.known(self.of_fresh(self.evaluator.loss(self, on), on)))
 
     def loss_where(self, due: Bool[Tensor, "agent slot"], on: JudgedOn | None = None, part: float = 1.0) -> Table:
         """`loss` in the slots where `due` is true, on a part of the batch; infinite elsewhere.
 
         This computes little more than the losses that are due. On a GPU, the program has to wait for their number.
         """
-        return self.evaluator.loss_where(self, due & self.heard, on or self.judged_on, part)
+        on = on or self.judged_on
+        return self.evaluator.loss_where(self, due & self.heard & self.has_fresh(on), on, part)
 
     def loss_of(self, change: Change, on: JudgedOn | None = None) -> Table:
         """ℓ(change(θ̂_l); ξ_k): the loss of a model made from each message; infinite where it is nan."""
-        return self.known(self.evaluator.loss_of(self, change, on or self.judged_on))
+        on = on or self.judged_on
+        return self.known(self.of_fresh(self.evaluator.loss_of(self, change, on), on))
+
+    @property
+    def anchor(self) -> Models:
+        """The model that each agent would have alone, after its step. For rules with `companion = "alone"`."""
+        return self.personal.now
+
+    @property
+    def personal(self) -> SecondModel:
+        """Each agent's personal model, before and after its step. For rules with `companion = "personal"`."""
+        if self.second is None:
+            raise BadInput("this rule uses a second model, but does not ask for one; set its attribute companion")
+        return self.second
+
+    def anchor_loss(self, on: JudgedOn | None = None) -> Float[Tensor, "agent 1"]:
+        """ℓ(a_k; ξ_k): the loss of the anchor on the agent's own data; infinite where it is nan."""
+        on = on or self.judged_on
+
+        def judged() -> Tensor:
+            return self.model.judge(self.anchor[:, None], self.samples[on]).nan_to_num_(math.inf, math.inf, math.inf)
+
+        return self.once(f"loss of the anchor on {on}", judged)
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the shared parameters."""
@@ -212,6 +253,19 @@ class Inbox:
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
+
+    def has_fresh(self, on: JudgedOn) -> Bool[Tensor, "agent 1"]:
+        """Which agents have a new sample of this kind."""
+        return self.fresh if on == "next" else self.trained
+
+    def of_fresh(self, loss: Float[Tensor, "agent several"], on: JudgedOn) -> Float[Tensor, "agent several"]:
+        """The losses of agents that have a new sample; infinite for the others.
+
+        An old sample is one that the agent has trained on and that a sender may know by heart. All losses pass through
+        here. So every rule that judges sees no evidence for an agent without a new sample: its memory stays as it is,
+        and the agent keeps its own model.
+        """
+        return torch.where(self.has_fresh(on), loss, math.inf)
 
     def known(self, values: Table) -> Table:
         """The values, but infinite where nothing was heard or where a value is not finite."""

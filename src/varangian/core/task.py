@@ -25,6 +25,8 @@ PerAgent = float | Float[Tensor, " agent"]
 TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
 """Judge neighbours on the next sample, before training on it, or on the same sample the agent just trained on."""
+Stale = Literal["wait", "last", "skipped"]
+"""What agents without a new sample do: wait for one, judge on their last one, or judge on the one that they skip."""
 
 
 class Stream(Protocol):
@@ -100,10 +102,17 @@ def side_by_side(
         return Quadratic(optimum.to(dtype), curvature.to(dtype))
 
     def of(models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        measured = [part(own) for part, own in zip(parts, models.split(agents), strict=True)] if parts else []
-        return {name: torch.cat([m[name] for m in measured]) for name in measured[0]} if measured else {}
+        measured = [part(own) for part, own in zip(parts, models.split(agents, -2), strict=True)] if parts else []
+        return {name: torch.cat([m[name] for m in measured], -1) for name in measured[0]} if measured else {}
 
     return of
+
+
+def takes_trials(evaluation: Evaluation | None) -> bool:
+    """Whether an evaluation takes models with a dimension for trials before the agents."""
+    if isinstance(evaluation, Evaluations):
+        return all(map(takes_trials, evaluation.parts))
+    return isinstance(evaluation, Quadratic | HeldOut)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +123,10 @@ class Quadratic:
     curvature: Float[Tensor, "agent parameter parameter"]
 
     def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
-        """The regret, and the mean square deviation ‖θ − θ*‖²."""
+        """The regret, and the mean square deviation ‖θ − θ*‖². Models may have more dimensions before the agents."""
         error = models - self.optimum
-        bent = (self.curvature @ error[:, :, None])[:, :, 0]
-        return {"regret": (error * bent).sum(1), "msd": error.square().sum(1)}
+        bent = (self.curvature @ error[..., None])[..., 0]
+        return {"regret": (error * bent).sum(-1), "msd": error.square().sum(-1)}
 
     def to(self, device: torch.device) -> Quadratic:
         return Quadratic(self.optimum.to(device), self.curvature.to(device))
@@ -140,9 +149,15 @@ class Task:
     forgetting: PerAgent = 0.1
     """The forgetting factor ν_k, in (0, 1]."""
     skip: PerAgent = 0.0
-    """The probability that an agent gets no new batch. It then takes no step, and judges on its last sample."""
+    """The probability that an agent gets no new batch. It then takes no step, and does not judge."""
     judge: JudgedOn = "next"
-    """Whether agents judge their neighbours on the next sample or on the one they just trained on."""
+    """Whether agents judge their neighbours on the next sample or on the one they just trained on.
+
+    A sender that knows the sample an agent has trained on can make a model that is good there and bad elsewhere."""
+    stale: Stale = "wait"
+    """What an agent that skips a batch does: `wait`, judge on its `last` batch, or judge on the `skipped` one.
+
+    The authors of the paper let agents judge on the batch that they skip."""
     optimiser: Optimiser = field(default_factory=sgd)
     schedule: Callable[[int], float] | None = None
     """From the round to a factor on every step size."""
@@ -167,9 +182,7 @@ class Task:
         step_size = torch.as_tensor(self.step_size)
         if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
             raise BadInput(f"step_size must be finite and not negative, but is {self.step_size}")
-        forgetting = torch.as_tensor(self.forgetting)
-        if not bool(((forgetting > 0) & (forgetting <= 1)).all()):
-            raise BadInput(f"forgetting, the factor ν, must be in (0, 1], but is {self.forgetting}")
+        check_forgetting(self.forgetting)
         skip = torch.as_tensor(self.skip)
         if not bool(((skip >= 0) & (skip < 1)).all()):
             raise BadInput(f"skip must be a probability below 1, but is {self.skip}")
@@ -216,6 +229,7 @@ class Task:
         forgetting: PerAgent = 0.1,
         skip: PerAgent = 0.0,
         judge: JudgedOn = "next",
+        stale: Stale = "wait",
         optimiser: Optimiser | None = None,
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[int] | None = None,
@@ -238,8 +252,9 @@ class Task:
             share: The parameters to send to neighbours, by name or by the start of their names. By default all.
             step_size: μ_k, one for all agents or one per agent.
             forgetting: The forgetting factor ν_k, in (0, 1].
-            skip: The probability that an agent gets no new batch. It then takes no step, and judges on its last sample.
+            skip: The probability that an agent gets no new batch. It then takes no step, and does not judge.
             judge: Judge neighbours on the `next` sample, or on the `same` one that the agent has just trained on.
+            stale: What an agent that skips a batch does: `wait`, judge on its `last` one, or on the `skipped` one.
             optimiser: How agents take steps. By default plain SGD.
             schedule: From the round to a factor on every step size.
             groups: The number of each agent's task, if it is known.
@@ -278,12 +293,19 @@ class Task:
             forgetting=forgetting,
             skip=skip,
             judge=judge,
+            stale=stale,
             optimiser=optimiser or sgd(),
             schedule=schedule,
             held_out=Evaluations(tuple(parts)) if parts else None,
             epoch=stream.rounds_per_pass,
             groups=groups,
         )
+
+
+def check_forgetting(nu: PerAgent | None) -> None:
+    """Refuse a forgetting factor outside (0, 1]."""
+    if nu is not None and not bool(((torch.as_tensor(nu) > 0) & (torch.as_tensor(nu) <= 1)).all()):
+        raise BadInput(f"the forgetting factor ν must lie in (0, 1], but is {nu}")
 
 
 Parted = TypeVar("Parted", Stream, Evaluation)

@@ -135,6 +135,7 @@ def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int,
         world.seeds,
         world.model.shared,
         world.task.judge,
+        world.task.stale,
         world.task.optimiser,
         options.fingerprint,
     )

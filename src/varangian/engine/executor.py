@@ -19,14 +19,15 @@ from varangian.core.exchange import Exchange
 from varangian.core.inbox import Inbox, Table
 from varangian.core.models.base import Models, Sample
 from varangian.core.task import Stream
+from varangian.core.wiring import Wiring
 from varangian.rules.base import Rule
 
-Combined: TypeAlias = tuple[Models, Table | None, Any]
-"""The models of some agents, their weights, and the memory of the rule."""
+Combined: TypeAlias = tuple[Models, Table | None, Any, Models | None]
+"""The models of some agents, their weights, the memory of the rule, and their personal models, if they have any."""
 CombineTable = Callable[[Inbox, Any, Bool[Tensor, "agent 1"]], Combined]
 """A function of an inbox, the memory of the rule, and which agents are normal."""
-CombinedNetwork: TypeAlias = tuple[Models, Sequence[Table | None], Sequence[Any]]
-"""The models of all agents, and for each table the weights and the memory of the rule."""
+CombinedNetwork: TypeAlias = tuple[Models, Sequence[Table | None], Sequence[Any], Models | None]
+"""The models of all agents; for each table the weights and the memory of the rule; and the personal models."""
 
 Drawer = Callable[[int, int], Sample]
 """From the first round and a number of rounds to the samples of these rounds."""
@@ -61,6 +62,12 @@ class Executor(Protocol):
         ...
 
 
+def joined_tables(wiring: Wiring, done: Sequence[Combined]) -> CombinedNetwork:
+    """The results of all tables as those of one network."""
+    models, weights, states, personal = zip(*done, strict=True)
+    return wiring.join_tables(models), weights, states, None if personal[0] is None else wiring.join_tables(personal)
+
+
 class Plain:
     """Calls every function directly, on all agents at once."""
 
@@ -70,11 +77,10 @@ class Plain:
     def per_table(
         self, rule: Rule[Any], combine: CombineTable, exchange: Exchange, memory: Sequence[Any]
     ) -> CombinedNetwork:
-        wiring, normal = exchange.wiring, exchange.normal
+        wiring, listening = exchange.wiring, exchange.listening
         tables = zip(wiring.tables, wiring.sources(exchange.delivered), memory, strict=True)
-        done = [combine(exchange.inbox(table, source), of, table.rows_of(normal)) for table, source, of in tables]
-        models, weights, states = zip(*done, strict=True)
-        return wiring.join_tables(models), weights, states
+        done = [combine(exchange.inbox(table, source), of, table.rows_of(listening)) for table, source, of in tables]
+        return joined_tables(wiring, done)
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         def draw(start: int, rounds: int) -> Sample:

@@ -35,7 +35,7 @@ class RunOptions:
 
     >>> RunOptions(threads=2)
     RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile=False, threads=2, \
-record_every=None)
+record_every=None, byzantine_listen=False)
     """
 
     device: str = _option(
@@ -67,6 +67,9 @@ record_every=None)
     )
     record_every: int | None = _option(
         None, "Record every N rounds. By default every round, if that takes little memory.", metavar="N"
+    )
+    byzantine_listen: bool = _option(
+        False, "Byzantine agents combine what they hear, as honest agents do. By default they train alone."
     )
 
     def __post_init__(self) -> None:
@@ -137,6 +140,7 @@ class RunSettings(TypedDict, total=False):
     compile: bool
     threads: int | None
     record_every: int | None
+    byzantine_listen: bool
 
 
 def option_fields() -> Iterator[Field[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.core.graph import Graph
-from varangian.core.models.base import own_loss
+from varangian.core.models.base import Models, own_loss
 from varangian.core.scene import Scene
 from varangian.engine.state import Seen, State
 from varangian.engine.world import World
@@ -18,16 +18,20 @@ from varangian.errors import BadInput
 
 Measured = Mapping[str, Float[Tensor, " agent"]]
 
+OF_ANCHORS = ("regret", "accuracy", "rmse", "test_loss")
+"""Metrics that are also measured for anchors, which are the models of no cooperation."""
+
 
 def measure(world: World, state: State, seen: Seen) -> Measured:
     """The metrics of every agent after a round.
 
     `loss` is the loss of the model that an agent had when its current sample arrived. So no model is measured on data
     that it has already seen. `regret` and `msd` exist if the task knows its risk, and `byzantine_weight` and `kept` if
-    the rule has weights.
+    the rule has weights. `alone_regret` is that of no cooperation, if the rule has anchors.
     """
     measured = {"loss": own_loss(world.model, seen.before, state.sample)}
-    measured |= world.exact(state.models)
+    measured |= world.exact(state.used)
+    measured |= measure_anchors(world.exact, state)
     if all(weights is not None for weights in seen.weights):
         of_tables = [
             torch.stack(((weights * from_byzantine).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))
@@ -37,6 +41,13 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
         byzantine_weight, kept = seen.wiring.join_tables([of_table.T for of_table in of_tables]).unbind(1)
         measured |= {"byzantine_weight": byzantine_weight, "kept": kept}
     return measured
+
+
+def measure_anchors(metrics: Callable[[Models], Measured], state: State) -> Measured:
+    """What no cooperation would have reached, as `alone_…`. Empty if the rule has no anchors."""
+    if state.second is None or state.second.personal:
+        return {}
+    return {f"alone_{name}": value for name, value in metrics(state.second.models).items() if name in OF_ANCHORS}
 
 
 @dataclass
@@ -66,7 +77,8 @@ class Recorder:
         if world.task.held_out is not None and epoch and (done % epoch == 0 or done == rounds):
             self.evaluated.append(done)
             self.epochs.append(-(-done // epoch))
-            _append(self.held_out, world.held_out(state.models))
+            _append(self.held_out, world.held_out(state.used))
+            _append(self.held_out, measure_anchors(world.held_out, state))
         weights = [of_table for of_table in seen.weights if of_table is not None]
         if self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform:
             apart = max(1, rounds // self.snapshots)

@@ -8,21 +8,24 @@ are one matrix, one row per agent. This page says what is computed; `world.execu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from varangian.attacks.base import Attack, Insight, View
 from varangian.core.exchange import Exchange
-from varangian.core.inbox import Inbox, Table
+from varangian.core.inbox import Inbox
 from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
-from varangian.core.models.base import Models, Sample, own_loss
+from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
-from varangian.engine.rule_memory import carried_over, initial_memory
-from varangian.engine.state import Seen, State, exchange_of
+from varangian.engine.executor import Combined, CombinedNetwork
+from varangian.engine.foresight import insight_of
+from varangian.engine.rule_memory import carried_over
+from varangian.engine.state import Seen, State, exchange_of, second_after, with_second, with_second_adapted
 from varangian.engine.world import World
 from varangian.rules.base import Rule
 
@@ -43,14 +46,17 @@ def listen(
     honest: HonestMessages,
 ) -> tuple[State, Seen]:
     """The second half of a round, after all agents have adapted. `honest` is what honest agents would send."""
-    wiring = world.wiring(state.round)
+    before, wiring = state.used, world.wiring(state.round)
+    state = with_second_adapted(state, adapted, optimiser, partial(adapt, world))
     memory = carried_over(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
     sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
     delivered = deliver(honest.adapted, sent, world.byzantine)
     sample, fresh = next_sample(world, state)
-    models, weights, memory = combine(world, rule, memory, exchange_of(world, state, adapted, delivered, sample))
-    after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state)
-    return after, Seen(state.models, wiring, weights)
+    exchange = exchange_of(world, state, adapted, delivered, sample, fresh)
+    models, weights, memory, personal = combine(world, rule, memory, exchange)
+    second = second_after(state, personal)
+    after = State(state.round + 1, models, sample, fresh, optimiser, memory, attack_state, second)
+    return after, Seen(before, wiring, weights)
 
 
 def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Models, tuple[Tensor, ...]]:
@@ -94,17 +100,7 @@ def byzantine_messages(
     if not len(world.byzantine):
         return None, state.attack
 
-    def foresee(sent: ToAll | ToEach, other: Rule[Any] | None = None) -> Models:
-        delivered = deliver(honest.adapted, sent, world.byzantine)
-        exchange = exchange_of(world, state, adapted, delivered, state.sample)
-        if other is None or other == rule:
-            return combine(world, rule, memory, exchange)[0]
-        return combine(world, other, initial_memory(other, wiring, adapted.dtype), exchange)[0]
-
-    def last_loss(models: Models) -> Float[Tensor, " agent"]:
-        return own_loss(world.model, models, state.sample)
-
-    insight = Insight(world.model, adapted, state.sample, world.risk or last_loss, foresee)
+    insight = insight_of(world, rule, memory, state, adapted, honest, play_round, next_sample)
     view = View(
         round=state.round,
         adapted=honest.adapted,
@@ -114,16 +110,19 @@ def byzantine_messages(
         wiring=wiring.known or wiring,
         network=world.network,
         insight=insight if world.whole else Insight.hidden(),
+        sizes=world.model.sizes,
     )
     return attack.send(view, state.attack)
 
 
 def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent 1"]]:
-    """The sample to judge on now and to train on next. Agents without a new batch keep their last sample."""
+    """The sample to judge on now and to train on next, and who trains on it. The others keep their last sample."""
     sample = world.sample(state.round + 1)
     if world.skip is None:
         return sample, state.fresh
     fresh = world.draws.uniform("skip", state.round + 1, 1, world.skip.dtype) >= world.skip
+    if world.task.stale == "skipped":
+        return sample, fresh
 
     def kept(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(fresh.view(-1, *[1] * (new.ndim - 1)), new, old)
@@ -131,13 +130,13 @@ def next_sample(world: World, state: State) -> tuple[Sample, Bool[Tensor, "agent
     return tuple(kept(new, old) for new, old in zip(sample, state.sample, strict=True)), fresh
 
 
-def combine(
-    world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exchange
-) -> tuple[Models, Sequence[Table | None], Sequence[Any]]:
-    """θ_k = Σ_l a_lk θ̂_l (eq. 3), with the rule's weights. Byzantine agents keep their own models."""
+def combine(world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exchange) -> CombinedNetwork:
+    """θ_k = Σ_l a_lk θ̂_l (eq. 3), with the rule's weights. Agents that do not listen keep their own models."""
 
-    def combined(inbox: Inbox, memory: Any, normal: Tensor) -> tuple[Models, Table | None, Any]:
-        models, weights, after = rule.combine(inbox, memory)
-        return torch.where(finite_rows(models) & normal, models, inbox.own), weights, after
+    def combined(inbox: Inbox, memory: Any, listening: Tensor) -> Combined:
+        models, weights, after, personal = rule.combine(inbox, memory)
+        if personal is not None:
+            personal = torch.where(finite_rows(personal) & listening, personal, inbox.personal.now)
+        return torch.where(finite_rows(models) & listening, models, inbox.own), weights, after, personal
 
-    return world.executor.per_table(rule, combined, exchange, memory)
+    return world.executor.per_table(rule, combined, with_second(exchange, rule), memory)

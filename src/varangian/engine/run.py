@@ -103,7 +103,7 @@ def simulate(
         recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
         needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
         check_fits(needed, "this run", execution.device, execution.memory)
-        world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype)
+        world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen)
         mark = checkpoints.fingerprint(world, rule, attack, rounds, how)
         if resume and file and file.exists():
             parts.append(results.load(file, mark))

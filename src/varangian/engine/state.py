@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +12,25 @@ from torch import Tensor
 
 from varangian.attacks.base import Attack
 from varangian.core.exchange import Exchange
-from varangian.core.inbox import Table
+from varangian.core.inbox import SecondModel, Table
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
 from varangian.engine.rule_memory import initial_memory
 from varangian.engine.world import World
-from varangian.rules.base import Rule
+from varangian.rules.base import Rule, companion_of
+
+
+class Second(NamedTuple):
+    """A second model of every agent, which is never sent. It takes the same training steps on the same samples."""
+
+    models: Models
+    optimiser: tuple[Tensor, ...]
+    personal: bool
+    """Whether agents use this model, so that it is the one to measure. Otherwise it is the anchor, which never listens.
+    """
+    before: Models | None = None
+    """The models before training, while a round is played."""
 
 
 class State(NamedTuple):
@@ -32,6 +45,13 @@ class State(NamedTuple):
     rule: Sequence[Any]
     """The memory of the rule, one entry per table of neighbourhoods."""
     attack: Any
+    second: Second | None = None
+    """The second model of every agent, if the rule asks for one."""
+
+    @property
+    def used(self) -> Models:
+        """The models that agents use, and that are measured."""
+        return self.second.models if self.second is not None and self.second.personal else self.models
 
 
 class Seen(NamedTuple):
@@ -44,27 +64,68 @@ class Seen(NamedTuple):
 
 def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
     """The state before the first round. For a later `round`, only its shape is right; a checkpoint fills it."""
+    companion, optimiser = companion_of(rule), world.task.optimiser.init(world.start)
     return State(
         round=round,
         models=world.start,
         sample=world.sample(0),
         fresh=torch.ones_like(world.step_size, dtype=torch.bool),
-        optimiser=world.task.optimiser.init(world.start),
+        optimiser=optimiser,
         rule=initial_memory(rule, world.wiring(max(0, round - 1)), world.start.dtype),
         attack=attack.init(world.first_of_byzantine[:, : world.model.shared]),
+        second=None if companion is None else Second(world.start, optimiser, companion == "personal"),
     )
 
 
-def exchange_of(world: World, state: State, adapted: Models, delivered: Delivered, sample: Sample) -> Exchange:
+Step = Callable[[State], tuple[Models, tuple[Tensor, ...]]]
+"""From a state to the models and optimisers of all agents after training."""
+
+
+def with_second_adapted(state: State, adapted: Models, optimiser: tuple[Tensor, ...], step: Step) -> State:
+    """The state with its second models trained, if there are any: the same step on the same samples.
+
+    Args:
+        state: The state before the round.
+        adapted: The first models after training.
+        optimiser: Their optimisers.
+        step: How agents train.
+    """
+    second = state.second
+    if second is None or second.before is not None:  # already trained, where an attack plays this round ahead
+        return state
+    if second.models is not state.models:  # both are the same before the first round
+        adapted, optimiser = step(state._replace(models=second.models, optimiser=second.optimiser))
+    return state._replace(second=Second(adapted, optimiser, second.personal, second.models))
+
+
+def second_after(state: State, combined: Models | None) -> Second | None:
+    """The second models for the next round: those that the rule has combined, if it has, or else the trained ones."""
+    second = state.second
+    if second is None:
+        return None
+    return Second(second.models if combined is None else combined, second.optimiser, second.personal)
+
+
+def exchange_of(
+    world: World,
+    state: State,
+    adapted: Models,
+    delivered: Delivered,
+    sample: Sample,
+    fresh: Bool[Tensor, "agent 1"],
+) -> Exchange:
     """Everything the network needs to combine models.
 
     Args:
         world: The network.
-        state: The state before the round.
+        state: The state before the round; but its second models have already trained.
         adapted: The models after adapting.
         delivered: The messages.
         sample: The next sample, on which agents judge.
+        fresh: Which agents have a new one.
     """
+    wait = world.task.stale == "wait"
+    second = state.second
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),
@@ -72,12 +133,25 @@ def exchange_of(world: World, state: State, adapted: Models, delivered: Delivere
         adapted=adapted,
         previous=state.models,
         samples={"next": sample, "same": state.sample},
+        fresh=fresh if wait else torch.ones_like(fresh),
+        trained=state.fresh if wait else torch.ones_like(fresh),
         model=world.judging,
         judged_on=world.task.judge,
         forgetting=world.forgetting,
         step_size=world.step_size_at(state.round),
-        normal=world.is_normal,
+        listening=world.listening,
         group=world.group,
         risk=world.risk,
         draws=world.sender_draws,
+        second=None if second is None or second.before is None else SecondModel(second.models, second.before),
     )
+
+
+def with_second(exchange: Exchange, rule: Rule[Any]) -> Exchange:
+    """The exchange with second models, if the rule needs them.
+
+    Only attacks try rules that the agents do not follow. For those, the first model takes the place of the second.
+    """
+    if exchange.second is not None or companion_of(rule) is None:
+        return exchange
+    return replace(exchange, second=SecondModel(exchange.adapted, exchange.previous))

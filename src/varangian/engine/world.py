@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,12 +43,16 @@ class World:
     byzantine_draws: Draws
     sample: Callable[[int], Sample]
     """From the round to its sample."""
+    imagined_sample: Callable[[int], Sample]
+    """Samples like those of the same round, but other draws: for adversaries that think ahead."""
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
     first_of_byzantine: Models
     """The initial models of Byzantine agents."""
     is_byzantine: Bool[Tensor, " agent"]
     is_normal: Bool[Tensor, "agent 1"]
+    listening: Bool[Tensor, "agent 1"]
+    """The agents that combine what they hear: normal agents, and with `byzantine_listen` all agents."""
     exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What is known exactly about the models; measured every round."""
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
@@ -115,6 +120,7 @@ def prepare(
     execution: Execution = DEFAULT,
     dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
+    byzantine_listen: bool = False,
 ) -> World:
     """Put the scenes side by side, one for each seed, and choose the Byzantine agents.
 
@@ -125,6 +131,7 @@ def prepare(
         execution: Where to compute, and how much of the machine to use.
         dtype: The number type.
         judge_dtype: The number type in which agents judge neighbours. By default the same.
+        byzantine_listen: Whether Byzantine agents combine what they hear, too.
     """
     agents, device = scenes[0].task.agents, execution.device
     for scene in scenes:
@@ -167,11 +174,13 @@ def prepare(
         sender_draws=everyone,
         byzantine_draws=everyone.take(byzantine_rows),
         sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
+        imagined_sample=imagined_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows,
         first_of_byzantine=start[byzantine_rows],
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
+        listening=~is_byzantine.to(device)[:, None] | byzantine_listen,
         exact=exact if agent_order is None else agent_order.wrap_measure(exact),
         held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
         tested=tested if agent_order is None else agent_order.wrap_measure(tested),
@@ -244,3 +253,15 @@ def sampler(
     return prefetched(
         lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
     )
+
+
+def imagined_sampler(
+    tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
+) -> Callable[[int], Sample]:
+    """As `sampler`, with draws that no run has. Nothing is drawn before the first call."""
+
+    @cache
+    def made() -> Callable[[int], Sample]:
+        return sampler(tasks, [Draws(-1 - own.seed, own.agent) for own in draws], dtype, executor)
+
+    return lambda round: made()(round)

@@ -1,12 +1,14 @@
 """A tournament as one figure: which rule to use, and what breaks it.
 
 Rules are sorted by their worst case, the best at the top. Rules above the row of no cooperation are worth using, rules
-below it are not. Colour is harm relative to no cooperation: blue if cooperation helps, red if it harms.
+below it are not. Colour is harm relative to no cooperation: blue if cooperation helps, red if it harms. Attacks are
+grouped by what they know, and the worst case is shown for each knowledge.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +20,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
+from varangian.experiments.tournament.standings import REFERENCE, Group, Outcome, Panel, Standings
 from varangian.report.standings import measured, place, relative
 
 CELL = (0.6, 0.33)
@@ -30,6 +32,9 @@ ABOVE, BELOW, BETWEEN = 0.95, 1.65, 0.3
 COLOURS = colormaps["RdBu_r"]
 INK, GREY, HATCH = "#1a1a1a", "#f2f2f2", "#b5b5b5"
 HATCHES = {"not applicable": "////", "failed": "xxxx"}
+LINE, LETTER = 0.13, 0.052
+"""Inches for one line and one letter in the strip that says what attacks know."""
+KNOW = "attacks know:"
 LONGEST = 36
 """The largest number of characters of a name that are shown."""
 
@@ -37,8 +42,8 @@ LONGEST = 36
 def draw_heatmap(standings: Standings) -> Figure:
     """One panel per number of Byzantine agents: rules as rows, attacks as columns, the worst case at the right."""
     grids = [_Grid(standings, panel) for panel in standings.panels]
-    left = 0.3 + 0.078 * max(len(_short(rule)) for grid in grids for rule in grid.panel.rules)
-    heads = [0.4 + 0.052 * max(len(_short(name)) for name in grid.columns) for grid in grids]
+    left = 0.3 + 0.078 * max(len(_short(name)) for grid in grids for name in (*grid.panel.rules, KNOW))
+    heads = [0.4 + grid.strip + 0.052 * max(len(_short(name)) for name in grid.columns) for grid in grids]
     # The last column title leans to the right, and the text below the panels needs some width.
     width = max(left + CELL[0] * max(grid.width for grid in grids) + 0.8, 7.5)
     height = ABOVE + sum(heads) + CELL[1] * sum(len(grid.panel.rules) for grid in grids) + BELOW
@@ -102,15 +107,37 @@ class _Grid:
     @cached_property
     def columns(self) -> dict[str, float]:
         calm = self.standings.at(REFERENCE, "", 0) is not None
-        hostile = [attack for attack in self.panel.attacks if attack]
         names = {"no attack": 0.0} if calm else {}
-        first = 1 + APART if calm else 0.0
-        names |= {attack: first + i for i, attack in enumerate(hostile)}
-        return names | ({"worst case": first + len(hostile) + APART} if hostile else {})
+        after = 1 + APART if calm else 0.0
+        for group in self.panel.groups:
+            names |= {attack: after + place for place, attack in enumerate(group.attacks) if attack}
+            after += len(group.attacks) + APART
+        return names | ({"worst case": after + len(self.panel.levels)} if self.panel.byzantine else {})
+
+    @cached_property
+    def levels(self) -> dict[float, Group]:
+        """Where the worst case of each knowledge stands: left of the worst case of all attacks."""
+        first = self.columns.get("worst case", 0.0) - len(self.panel.levels)
+        return {first + place: group for place, group in enumerate(self.panel.levels)}
 
     @property
     def width(self) -> float:
         return max(self.columns.values()) + 1
+
+    @cached_property
+    def strips(self) -> list[tuple[float, int, str]]:
+        """What attacks know, above their columns: place, number of columns, text in lines that fit."""
+        if len(self.panel.groups) < 2:
+            return []
+        spans = [(self.columns[group.attacks[0]], len(group.attacks), group.title) for group in self.panel.groups]
+        spans += [(x, 1, group.title) for x, group in self.levels.items()]
+        spans += [(self.columns["worst case"], 1, "all attacks")]
+        return [(x, n, "\n".join(textwrap.wrap(title, int(n * CELL[0] / LETTER) + 2))) for x, n, title in spans]
+
+    @property
+    def strip(self) -> float:
+        """The height of the strip in inches."""
+        return max((LINE * (text.count("\n") + 1) + 0.05 for _, _, text in self.strips), default=0.0)
 
     def draw(self, ax: Axes, colour: _Colour) -> None:
         rules = self.panel.rules
@@ -121,15 +148,26 @@ class _Grid:
         ax.set_yticks([row + 0.5 for row in range(len(rules))], [_short(rule) for rule in rules], fontsize=9)
         for tick, rule in zip(ax.get_yticklabels(), rules, strict=True):
             tick.set_fontweight("bold" if rule == REFERENCE else "normal")
-        middles = [x + 0.5 for x in self.columns.values()]
-        ax.set_xticks(middles, [_short(name) for name in self.columns], fontsize=9, rotation=45, ha="left")
-        for head, name in zip(ax.get_xticklabels(), self.columns, strict=True):
+        columns = sorted([*self.columns.items(), *(("worst case", x) for x in self.levels)], key=lambda each: each[1])
+        middles = [x + 0.5 for _, x in columns]
+        ax.set_xticks(middles, [_short(name) for name, _ in columns], fontsize=9, rotation=45, ha="left")
+        for head, (name, _) in zip(ax.get_xticklabels(), columns, strict=True):
             head.set(rotation_mode="anchor", fontweight="bold" if name == "worst case" else "normal")
         ax.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False, pad=3)
+        ax.tick_params(axis="x", pad=3 + 72 * self.strip)
         ax.spines[:].set_visible(False)
+        tall = self.strip / CELL[1]
+        if self.strips:
+            ax.text(-0.1, -tall / 2, KNOW, ha="right", va="center", fontsize=8, color="0.35")
+        for x, cells, text in self.strips:
+            look: dict[str, Any] = {"facecolor": GREY, "edgecolor": "white", "linewidth": 0.8, "clip_on": False}
+            ax.add_patch(Rectangle((x, -tall), cells, tall, **look))
+            ax.text(x + cells / 2, -tall / 2, text, ha="center", va="center", fontsize=6, color=INK, linespacing=1.1)
 
     def _draw_rule(self, ax: Axes, colour: _Colour, row: int, rule: str) -> None:
         worst = self.standings.worst(rule, self.panel.byzantine)
+        for x, group in self.levels.items():
+            self._draw_worst(ax, colour, x, row, self.standings.worst(rule, self.panel.byzantine, group.knowledge))
         for name, x in self.columns.items():
             if name == "worst case":
                 self._draw_worst(ax, colour, x, row, worst)
@@ -209,7 +247,7 @@ def _say(figure: Figure, standings: Standings, width: float, height: float) -> N
     error = f" ± standard error over {standings.seeds} seeds" if standings.seeds > 1 else ", one seed"
     text = (
         f"{standings.metric.capitalize()}{unit} after {standings.rounds} rounds, mean over normal agents{error}.\n"
-        "Best worst case on top, most harmful attack to the left."
+        "Best worst case on top. Attacks stand in groups by what they know, the most harmful to the left."
     )
     figure.text(0.15 / width, 1 - 0.15 / height, title, fontsize=13, fontweight="bold", va="top")
     figure.text(0.15 / width, 1 - 0.43 / height, text, fontsize=9, va="top", color="0.35", linespacing=1.35)

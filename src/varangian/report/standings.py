@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from varangian.attacks.base import in_words
 from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
 
 
@@ -28,6 +29,7 @@ def csv_rows(standings: Standings) -> Iterator[dict[str, Any]]:
             "ratio": outcome.ratio,
             "seconds": round(outcome.seconds, 4),
             "status": outcome.status,
+            "knows": in_words(standings.known(outcome.attack)) if outcome.attack else "",
         }
 
 
@@ -90,6 +92,9 @@ def _cell(standings: Standings, outcome: Outcome | None) -> str:
 def _lines(standings: Standings, panel: Panel) -> Iterator[list[str]]:
     calm = panel.byzantine > 0 and standings.at(REFERENCE, "", 0) is not None
     hostile = panel.byzantine > 0
+    if len(panel.groups) > 1:  # one heading per group, above its first attack
+        headings = [part for group in panel.groups for part in (f"*{group.title}*", *[""] * (len(group.attacks) - 1))]
+        yield ["*attacks know*", *[""] * calm, *headings, ""]
     yield ["rule", *["no attack"] * (calm or not hostile), *(panel.attacks if hostile else ()), "worst attack"]
     for rule in panel.rules:
         line = [rule, *[_cell(standings, standings.at(rule, "", 0))] * calm]
@@ -102,23 +107,37 @@ def _lines(standings: Standings, panel: Panel) -> Iterator[list[str]]:
             yield [*line, f"{worst.attack or 'no attack'}: {relative(standings, worst)}, {verdict}"]
 
 
+def _by_knowledge(standings: Standings, panel: Panel) -> Iterator[list[str]]:
+    """For each rule, the worst case among attacks that know no more than each group."""
+    yield ["rule", *(group.title for group in panel.groups)]
+    for rule in panel.rules:
+        if rule != REFERENCE:
+            worst = [standings.worst(rule, panel.byzantine, group.knowledge) for group in panel.groups]
+            yield [rule, *(f"{relative(standings, each)} ({each.attack})" if each else "n/a" for each in worst)]
+
+
 def markdown(standings: Standings) -> str:
-    """One table per number of Byzantine agents, with rules sorted by their worst case and attacks by their harm."""
+    """One table per number of Byzantine agents: rules by their worst case, attacks by their knowledge and harm."""
     scale = standings.scale
     unit = " in percent" if scale.in_points else ""
     parts = [
         f"# Tournament: {standings.study}",
         f"{standings.metric.capitalize()}{unit} after {standings.rounds} rounds, mean over normal agents ± standard "
         f"error over {standings.seeds} seeds. Rules stand in the order of their worst case, the best first; attacks in "
-        "the order of the harm they do, the most harmful first. The last column compares with no cooperation: "
+        "groups by what they know, and in the order of the harm they do, the most harmful first. The last column "
+        "compares with no cooperation: "
         + ("points won or lost." if scale.in_points else "a factor, below 1 being better."),
         "**Bold** is better than no cooperation; ≈ is within two standard errors of it, and no seed is "
         f"{scale.broken_in_words} it; where one is, the rule breaks.",
     ]
     for panel in standings.panels:
-        heads, *lines = _lines(standings, panel)
-        table = [heads, ["---"] * len(heads), *lines]
-        parts += [f"## {place(standings, panel)}", "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in table)]
+        parts += [f"## {place(standings, panel)}", _table(_lines(standings, panel))]
+        if len(panel.groups) > 1:
+            parts += [
+                "Worst case by knowledge, compared with no cooperation: what the strongest attack does that knows no "
+                "more than the head of the column says.",
+                _table(_by_knowledge(standings, panel)),
+            ]
     problems: dict[str, list[str]] = {}
     for outcome in standings.outcomes:
         if outcome.problem:
@@ -130,6 +149,12 @@ def markdown(standings: Standings) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _table(rows: Iterator[list[str]]) -> str:
+    heads, *lines = rows
+    table = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in table)
+
+
 def _plain(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -139,7 +164,7 @@ def _some(names: list[str]) -> str:
 
 
 def print_standings(standings: Standings) -> None:
-    """Print one table per number of Byzantine agents: rule, no attack, worst attack, verdict."""
+    """Print one table per number of Byzantine agents: rule, no attack, worst case by knowledge, verdict."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -150,20 +175,23 @@ def print_standings(standings: Standings) -> None:
         title = f"{standings.study}, {place(standings, panel)}: {standings.metric} at the end, {standings.seeds} seeds"
         shown = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
         calm = panel.byzantine > 0 and standings.at(REFERENCE, "", 0) is not None
+        levels = {f"knowing {group.title}": group.knowledge for group in panel.levels}
         heads = [
             "rule",
             *["no attack"] * calm,
+            *levels,
             *["worst attack"] * (panel.byzantine > 0),
             "value",
             "vs alone",
             "verdict",
         ]
         for head in heads:
-            right = head in ("no attack", "value", "vs alone")
+            right = head in ("no attack", *levels, "value", "vs alone")
             shown.add_column(head, justify="right" if right else "left", overflow="fold")
         for rule in panel.rules:
             verdict, worst = standings.verdict(rule, panel.byzantine), standings.worst(rule, panel.byzantine)
             line = [rule, *[_mean(standings, standings.at(rule, "", 0))] * calm]
+            line += [_mean(standings, standings.worst(rule, panel.byzantine, known)) for known in levels.values()]
             line += [worst.attack if worst else ""] * (panel.byzantine > 0)
             line += [_mean(standings, worst), relative(standings, worst) if worst else ""]
             style = next((style for start, style in styles.items() if verdict.startswith(start)), "")

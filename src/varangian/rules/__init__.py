@@ -12,6 +12,7 @@ The cards of the rules share one notation:
 - d is the number of parameters that travel. f is the number of Byzantine neighbours to tolerate.
 """
 
+from varangian.rules.anchored import anchored
 from varangian.rules.base import Combined, Rule
 from varangian.rules.clairvoyant import best_in_hindsight, oracle
 from varangian.rules.clustering import threshold_clustering
@@ -28,12 +29,15 @@ from varangian.rules.robust_gossip import cs_plus_rg
 from varangian.rules.screening import balance, clipped_gossip, sketchguard, ubar
 from varangian.rules.sparing import sparing
 from varangian.rules.trust import basil, fltrust
+from varangian.rules.two_models import apfl, ditto
 from varangian.rules.verified import paired, patient, verified
 
 __all__ = [
     "Combined",
     "Rule",
     "alone",
+    "anchored",
+    "apfl",
     "average",
     "balance",
     "basil",
@@ -44,6 +48,7 @@ __all__ = [
     "clipped_gossip",
     "cs_plus_rg",
     "distance_based",
+    "ditto",
     "f_resilient",
     "fedfomo",
     "fltrust",

@@ -6,13 +6,15 @@ A rule is an immutable value with two pure functions. `init` makes its state fro
 A state is a (nested) tuple of tensors. Tensors of one dimension are per agent; those of two or more dimensions are per
 (agent, slot). When the graph changes, neighbours that stay keep their entries and new neighbours start afresh.
 
+A rule may ask for a second model per agent, which is never sent: see `Accompanied`.
+
 A rule may treat an agent only by what that agent's row shows. `varangian.testing.check_rule` checks this and the rest
 of the contract.
 """
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from varangian.core.inbox import Inbox, Table
 from varangian.core.models.base import Models
@@ -29,6 +31,8 @@ class Combined(NamedTuple, Generic[State]):
     """a_lk for every slot, with rows that sum to one. None if the rule is not a convex combination."""
     state: State
     """The rule's state for the next round."""
+    personal: Models | None = None
+    """The next personal model of each agent, for rules with `companion = "personal"`. None keeps it as it is."""
 
 
 class Rule(Protocol[State]):
@@ -41,3 +45,26 @@ class Rule(Protocol[State]):
     def combine(self, inbox: Inbox, state: State) -> Combined[State]:
         """The next models, weights and state, from what the agents heard."""
         ...
+
+
+Companion = Literal["alone", "personal"]
+"""What a second model is for."""
+
+
+@runtime_checkable
+class Accompanied(Protocol):
+    """A rule whose agents have a second model each. It takes the same training steps on the same samples.
+
+    - `"alone"`: the second model never listens. It is bit for bit the model that the agent would have under
+      `rules.alone()`: `inbox.anchor`.
+    - `"personal"`: the second model is the one that the agent uses, and that is measured: `inbox.personal`. The first
+      model is sent and combined. `combine` returns both.
+    """
+
+    @property
+    def companion(self) -> Companion | None: ...
+
+
+def companion_of(rule: Rule[Any]) -> Companion | None:
+    """What the rule needs a second model for. None if it needs none, and then a run has none."""
+    return rule.companion if isinstance(rule, Accompanied) else None

@@ -49,6 +49,17 @@ def smooth(observed: Table, forgetting: float | Tensor, state: Smoothed) -> tupl
     return (total / mass).add_(nothing).nan_to_num_(math.inf, math.inf), Smoothed(total, mass)
 
 
+def concentration(nu: float | Tensor, mass: Table) -> Table:
+    """Σ w² for the weights w = ν (1 − ν)^j / mass of a smoothed mean; mass = 1 − (1 − ν)^t after t observations."""
+    return torch.where(mass > 0, nu * (2 - mass) / ((2 - nu) * mass), 1.0)
+
+
+def difference(loss: Table, reference: Float[Tensor, "agent 1"]) -> Table:
+    """How much a loss is above another, clamped so that its square stays finite. Infinite where one is unknown."""
+    largest = torch.finfo(loss.dtype).max ** 0.5 / 2
+    return torch.where(everyone(loss) & everyone(reference), (loss - reference).clamp(-largest, largest), math.inf)
+
+
 def not_worse(evidence: Table) -> Kept:
     """φ_lk ≤ φ_kk: the paper's filter."""
     return evidence <= own(evidence)
@@ -88,7 +99,7 @@ def normalised(share: Table) -> Table:
     return weights
 
 
-def check_forgetting(nu: float | None) -> None:
-    """Refuse a forgetting factor outside (0, 1]."""
-    if nu is not None and not 0 < nu <= 1:
-        raise BadInput(f"the forgetting factor ν must lie in (0, 1], but is {nu}")
+def check_start(start: float) -> None:
+    """Refuse a first φ that is negative or not finite."""
+    if not 0 <= start < math.inf:
+        raise BadInput(f"φ starts at 0 or a positive number, but start is {start}")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from varangian.core.inbox import Inbox
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
-from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, not_worse, smooth
+from varangian.rules.evidence import Smoothed, Table, by_inverse, everyone, not_worse, smooth
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class interpolated:
     inequality does the rest. Two things are gained. A neighbour that is slightly worse, in another direction, can still
     help in part. For models that are not convex, the rule tests whether averaging works at all.
 
-    Limits: where agents nearly agree, noise decides. With mini-batches, use `judge="same"`, the batch just trained on.
+    Limits: where agents nearly agree, noise decides. With mini-batches, `judge="same"` gains more, but is not safe: a
+    sender may know the batch just trained on.
 
     Assumes: A sample of its own. For the guarantee, convex risks. Any number of neighbours may be Byzantine.
     Cost: One evaluation of the loss per neighbour and share.

@@ -21,7 +21,7 @@ from torch.nn.functional import embedding_bag
 from varangian.core.inbox import Inbox
 from varangian.core.layout import in_pieces
 from varangian.core.messages import finite_rows
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import (
@@ -29,7 +29,6 @@ from varangian.rules.evidence import (
     Smoothed,
     Table,
     by_inverse,
-    check_forgetting,
     everyone,
     smooth,
     uniformly,

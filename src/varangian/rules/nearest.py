@@ -122,8 +122,11 @@ class monna:
         θ_k = mean_{l∈C_k} θ̂_l
 
     This is the nearest-neighbour averaging of the paper. The task's optimiser provides the local momentum of the paper.
-    Of the robust functions, this one alone puts the agent itself first, and it costs the least. The error is of the
-    order of f / |N_k|.
+    With `trimmed_mean`, this is the robust function that puts the agent itself first, and it costs the least.
+
+    With n = |N_k|, at most f of the n − f models averaged are Byzantine, and these are no farther from θ̂_k than the
+    farthest honest model, at a distance D. So θ_k is within 2f D / (n − f) of the mean of n − f honest models. This is
+    about one round, and says nothing of where training ends. D does not shrink where tasks differ.
 
     Limits: a Byzantine neighbour that stays near is averaged like a friend.
 

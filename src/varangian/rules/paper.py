@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from varangian.core.inbox import Inbox
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import (
     Smoothed,
     Table,
     by_inverse,
-    check_forgetting,
+    check_start,
     everyone,
     not_worse,
     own,
@@ -102,7 +102,8 @@ class distance_based:
         a_lk ∝ 1 / φ_lk
 
     This is equation 4 of the paper, its baseline. θ̃_k estimates the agent's optimum: its previous model θ_{k,i−1}, or
-    one gradient step ahead, θ̂_k + μ_k ∇ℓ(θ̂_k). The sign of that step is the one in the paper's text.
+    one gradient step ahead, θ̂_k + μ_k ∇ℓ(θ̂_k). The sign of that step is the one in the paper's text: it goes uphill,
+    to a model with a larger loss, where a step that learns would go down.
 
     A near neighbour gets a large weight, wherever it pulls. A Byzantine neighbour that stays close therefore leads the
     agent where it likes.
@@ -113,7 +114,7 @@ class distance_based:
     Example:
         >>> from varangian import rules
         >>> rules.distance_based(p=float("inf"))
-        distance_based(target='current', p=inf, smoothing=None)
+        distance_based(target='current', p=inf, smoothing=None, start=0.0)
 
     Reference:
         Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning", NeurIPS 2020.
@@ -126,14 +127,17 @@ class distance_based:
     """The ℓ_p norm: any p of at least 1, also infinity."""
     smoothing: float | None = None
     """ν: the weight of the newest round. By default the task's own ν_k. With 1, each round counts alone."""
+    start: float = 0.0
+    """φ before the first round; 0 means that nothing is known yet. The authors' program has 1, with ν = 0.001."""
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
+        check_start(self.start)
         if not self.p >= 1:
             raise BadInput(f"an ℓ_p norm needs p ≥ 1, but p is {self.p}")
 
     def init(self, table: Table) -> Smoothed:
-        return Smoothed.start(table, 0.0)
+        return Smoothed.start(table, self.start)
 
     def combine(self, inbox: Inbox, state: Smoothed) -> Combined[Smoothed]:
         target = inbox.previous if self.target == "current" else inbox.one_step_ahead()
@@ -157,6 +161,7 @@ class loss_based:
 
     Limits: the losses are estimates. Where models are nearly equally good, noise decides who is kept. Early on, when
     the agent's own model is poor, a bland message such as zeros may pass the filter; `patient` waits for that to end.
+    `judge="same"` is not safe: a sender that knows the sample can pass the filter with a model that is bad elsewhere.
 
     Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. The
     number of Byzantine neighbours is not bounded.
@@ -187,8 +192,7 @@ class loss_based:
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
-        if not 0 <= self.start < float("inf"):
-            raise BadInput(f"φ starts at 0 or a positive number, but start is {self.start}")
+        check_start(self.start)
 
     def init(self, table: Table) -> Smoothed:
         return Smoothed.start(table, self.start)

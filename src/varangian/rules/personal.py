@@ -102,7 +102,7 @@ class pens:
     more than m neighbours learns nothing about them and ends alone.
 
     Assumes: Honest neighbours that form a few groups of equal tasks.
-    Cost: One loss per neighbour, also in later rounds, where it decides nothing.
+    Cost: One loss per neighbour, also in later rounds, where only a loss that is not finite decides anything.
 
     Example:
         >>> from varangian import rules, simulate, studies
@@ -141,7 +141,7 @@ class pens:
             state.expected + chance * (candidates & choosing),
             state.rounds + 1,
         )
-        trusted = others(inbox.heard) & (state.times > state.expected)
+        trusted = candidates & (state.times > state.expected)
         kept = torch.where(choosing, best, trusted)
         kept[:, 0] = True
         weights = uniformly(kept, inbox.own.dtype)

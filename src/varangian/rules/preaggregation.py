@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from varangian.core.inbox import Inbox
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Rule
+from varangian.rules.base import Combined, Companion, Rule, companion_of
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, honest_majority, others, tolerated
 from varangian.rules.robust import median, nearest_neighbour_mixing
@@ -68,17 +68,22 @@ class bucketing:
         if self.size < 1:
             raise BadInput(f"a bucket holds at least one neighbour, but size is {self.size}")
 
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
+
     def init(self, table: Table) -> tuple[Tensor, ...]:
         return tuple(leaf for leaf in tree_flatten(self.rule.init(self._blank(table)))[0] if leaf.ndim == 1)
 
     def combine(self, inbox: Inbox, state: tuple[Tensor, ...]) -> Combined[tuple[Tensor, ...]]:
         order, share = self._arranged(inbox)
         seen = self._averaged(inbox, order, share)
-        models, weights, after = self.rule.combine(seen, self._restored(seen, state))
+        models, weights, after, personal = self.rule.combine(seen, self._restored(seen, state))
         if weights is not None:
             of_slot = (weights[:, 1:, None] * share).flatten(1)[:, : order.shape[1]]
             weights = torch.cat((weights[:, :1], torch.zeros_like(of_slot).scatter(1, order - 1, of_slot)), 1)
-        return Combined(models, weights, tuple(leaf for leaf in tree_flatten(after)[0] if leaf.ndim == 1))
+        kept = tuple(leaf for leaf in tree_flatten(after)[0] if leaf.ndim == 1)
+        return Combined(models, weights, kept, personal)
 
     def _arranged(self, inbox: Inbox) -> tuple[Int[Tensor, "agent neighbour"], Float[Tensor, "agent bucket place"]]:
         """The slots of the neighbours in random order, and each one's share of its bucket."""
@@ -150,6 +155,10 @@ class clipped:
     def __post_init__(self) -> None:
         check_tolerated(self.f)
 
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
+
     def init(self, table: Table) -> Any:
         return self.rule.init(table)
 
@@ -161,13 +170,13 @@ class clipped:
         # In this form, a factor of 0 gives the agent's own model, however far the message is.
         messages = (1 - clip[:, :, None]) * nearest.rows[nearest.source[:, :1]] + clip[:, :, None] * nearest.received()
         seen = nearest.with_messages(messages, nearest.heard)
-        models, weights, after = self.rule.combine(seen, _reordered(state, order))
+        models, weights, after, personal = self.rule.combine(seen, _reordered(state, order))
         back = order.argsort(dim=1)
         if weights is not None:
             weights = weights * clip
             weights[:, 0] = 1 - weights[:, 1:].sum(1)
             weights = weights.gather(1, back)
-        return Combined(models, weights, _reordered(after, back))
+        return Combined(models, weights, _reordered(after, back), personal)
 
     def _factors(self, inbox: Inbox) -> Table:
         """min(1, τ / distance) for every neighbour."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from varangian import robust
@@ -66,16 +67,16 @@ class median:
 
 @dataclass(frozen=True)
 class trimmed_mean:
-    """The mean of each coordinate without its f largest and its f smallest values.
+    """BRIDGE-T: the mean of one's own value and the neighbours' values without the f largest and the f smallest.
 
     Equation:
-        x_1 ≤ x_2 ≤ … ≤ x_n  the sorted θ̂_l[j]
-        θ_k[j] = mean(x_{f+1}, …, x_{n−f})
+        x_1 ≤ x_2 ≤ … ≤ x_m  the sorted θ̂_l[j] of the neighbours
+        θ_k[j] = mean(θ̂_k[j], x_{f+1}, …, x_{m−f})
 
-    Every coordinate j is treated by itself, and n = |N_k|. If f is known, the result is smoother than the median. In
-    networks it is called BRIDGE-T.
+    Every coordinate j is treated by itself, and m is the number of neighbours heard. The agent's own value is never
+    trimmed. With `keep_own=False`, it is sorted and trimmed with the others, as a server would do.
 
-    Assumes: At most f Byzantine neighbours, 2f < |N_k|, and one task.
+    Assumes: At most f Byzantine neighbours, 2f < m, and one task.
     Cost: |N_k| (log |N_k|)² d comparisons.
 
     Example:
@@ -92,6 +93,8 @@ class trimmed_mean:
 
     f: float = 0.2
     """f: how many Byzantine neighbours to tolerate, as a whole number or as a share below 1."""
+    keep_own: bool = True
+    """Whether the agent's own values always count, as in BRIDGE-T."""
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
@@ -100,10 +103,20 @@ class trimmed_mean:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Stateless:
-        def trimmed(messages: Messages, heard: Mask | None, f: int | Tensor) -> Tensor:
+        def of_all(messages: Messages, heard: Mask | None, f: int | Tensor) -> Tensor:
             return robust.trimmed_mean(messages, f, mask=heard)
 
-        return in_place(inbox, trimmed, tolerated(self.f, inbox.heard), any_order=True)
+        def with_own(messages: Messages, heard: Mask, f: Tensor) -> Tensor:
+            own, neighbours = messages[:, 0], heard[:, 1:].sum(1)
+            if messages.shape[1] == 1:
+                return own
+            trimmed = robust.trimmed_mean(messages[:, 1:], f, mask=heard[:, 1:])
+            left = neighbours - 2 * f.minimum((neighbours - 1) // 2).clamp(min=0)
+            mixed = own.lerp(trimmed, (left / (left + 1)).to(own.dtype)[:, None])
+            return torch.where((neighbours > 0)[:, None], mixed, own)
+
+        f = tolerated(self.f, inbox.heard)
+        return in_place(inbox, with_own, f) if self.keep_own else in_place(inbox, of_all, f, any_order=True)
 
 
 @dataclass(frozen=True)
@@ -173,9 +186,11 @@ class centerpoint:
 
     h is ⌊log |N_k| / log(d + 2)⌋. A point of depth p stays in the convex hull of the honest models while fewer than p
     agents are Byzantine. From three dimensions on, the point is an iterated Radon point over groups of d + 2 models,
-    the nearest first. With fewer than d + 2 models it is the geometric median.
+    the nearest first.
 
-    Limits: in many dimensions the depth is small. The rule is for few parameters and many neighbours.
+    Limits: in many dimensions the depth is small. Where 3 ≤ d and |N_k| < d + 2, there is not even one Radon point, and
+    the rule is the geometric median. In human activity that is always so: 30 models of 3,366 parameters. The rule is
+    for few parameters and many neighbours.
 
     Assumes: Fewer Byzantine neighbours than the depth above, and one task.
     Cost: |N_k|³ operations in the plane, |N_k| d² beyond.

@@ -111,8 +111,9 @@ class clipped_gossip:
     By default, each agent therefore sets aside its f farthest neighbours and takes the distance of the farthest one
     left. For f = 1, this is what the authors' program does. f is lowered to less than half of those heard.
 
-    With the theorem's radius, the models come within O(δ ζ² / γ²) of a stationary point. Here δ is the weight of
-    Byzantine agents, ζ the difference between tasks and γ the spectral gap.
+    The paper's bound, O(δ ζ² / γ²) from a stationary point, is for the theorem's radius only. Here δ is the largest
+    weight of Byzantine neighbours, ζ the difference between tasks and γ the spectral gap. It is not known to hold for
+    the default radius, nor for a constant one.
 
     Limits: Byzantine neighbours inside the radius have the weight of any other.
 

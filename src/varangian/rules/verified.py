@@ -19,10 +19,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.core.inbox import Inbox
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, check_forgetting
 from varangian.errors import BadInput
-from varangian.rules.base import Combined, Rule
-from varangian.rules.evidence import Smoothed, Table, by_inverse, check_forgetting, everyone, smooth
+from varangian.rules.base import Combined, Companion, Rule, companion_of
+from varangian.rules.evidence import (
+    Smoothed,
+    Table,
+    by_inverse,
+    concentration,
+    difference,
+    everyone,
+    smooth,
+)
 from varangian.rules.mixture_loss import judged, onto_self
 from varangian.rules.paper import average, loss_based
 
@@ -77,6 +85,11 @@ class verified:
 
     def __post_init__(self) -> None:
         check_forgetting(self.smoothing)
+        _check_inner("verified", self.rule)
+
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
 
     def init(self, table: Table) -> Watched:
         return Watched(self.rule.init(table), Smoothed.start(table[:, 0], 0.0))
@@ -85,7 +98,7 @@ class verified:
         combined = self.rule.combine(inbox, state.inner)
         theirs, mine = judged(inbox, torch.stack((combined.models, inbox.own), 1), self.judge).unbind(1)
         nu = self.smoothing or _of_agents(inbox.forgetting)
-        mean, excess = smooth(_difference(theirs[:, None], mine[:, None])[:, 0], nu, state.excess)
+        mean, excess = smooth(difference(theirs[:, None], mine[:, None])[:, 0], nu, state.excess)
         # An agent whose own loss is not finite accepts any model with a finite loss.
         accept = torch.where(everyone(mine), mean <= 0, everyone(theirs))
         return _taken(inbox, combined, accept, Watched(combined.state, excess))
@@ -132,6 +145,11 @@ class patient:
     def __post_init__(self) -> None:
         if self.rounds < 0:
             raise BadInput(f"patient cannot wait for {self.rounds} rounds; use rounds=0 or more")
+        _check_inner("patient", self.rule)
+
+    @property
+    def companion(self) -> Companion | None:
+        return companion_of(self.rule)
 
     def init(self, table: Table) -> Waiting:
         return Waiting(self.rule.init(table), table.new_zeros(len(table)))
@@ -203,22 +221,21 @@ class paired:
 
     def combine(self, inbox: Inbox, state: Compared) -> Combined[Compared]:
         nu, loss = self.smoothing or inbox.forgetting, inbox.loss(self.judge)
-        excess = _difference(loss, loss[:, :1])
+        excess = difference(loss, loss[:, :1])
         risk, of_risk = smooth(loss, nu, state.risk)
         mean, of_mean = smooth(excess, nu, state.excess)
         square, of_square = smooth(excess.square(), nu, state.square)
         variance = torch.minimum(square - mean.square(), risk[:, :1].clamp(min=0).square()).clamp(min=0)
-        slack = self.significance * (variance * _concentration(nu, of_mean.mass)).sqrt()
+        slack = self.significance * (variance * concentration(nu, of_mean.mass)).sqrt()
         # An agent whose own loss is not finite keeps every neighbour with a finite loss.
         kept = torch.where(everyone(loss[:, :1]), everyone(mean) & (mean <= slack), everyone(loss))
         weights = by_inverse(risk, kept)
         return Combined(inbox.mix(weights), weights, Compared(of_risk, of_mean, of_square))
 
 
-def _difference(loss: Table, own: Float[Tensor, "agent 1"]) -> Table:
-    """How much a loss is above one's own, clamped so that its square stays finite. Infinite where unknown."""
-    largest = torch.finfo(loss.dtype).max ** 0.5 / 2
-    return torch.where(everyone(loss) & everyone(own), (loss - own).clamp(-largest, largest), math.inf)
+def _check_inner(name: str, rule: AnyRule) -> None:
+    if companion_of(rule) == "personal":
+        raise BadInput(f"{name} decides about the model that is sent; the rule inside it must not have a personal one")
 
 
 def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"], state: Any) -> Combined[Any]:
@@ -233,8 +250,3 @@ def _taken(inbox: Inbox, combined: Combined[Any], accept: Bool[Tensor, " agent"]
 def _of_agents(forgetting: float | Float[Tensor, "agent 1"]) -> float | Float[Tensor, " agent"]:
     """One forgetting factor per agent, without the slot dimension."""
     return forgetting if isinstance(forgetting, float) else forgetting[:, 0]
-
-
-def _concentration(nu: float | Tensor, mass: Table) -> Table:
-    """Σ w² for the weights w = ν (1 − ν)^j / mass of a smoothed mean; mass = 1 − (1 − ν)^t after t observations."""
-    return torch.where(mass > 0, nu * (2 - mass) / ((2 - nu) * mass), 1.0)

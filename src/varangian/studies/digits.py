@@ -19,7 +19,7 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
 from varangian.core.scene import Scene, byzantine_order
-from varangian.core.task import JudgedOn, Task
+from varangian.core.task import JudgedOn, Stale, Task
 from varangian.errors import BadInput
 from varangian.studies import data
 from varangian.studies.supervised import correct, limited, seeded
@@ -44,8 +44,13 @@ class digits:
     """The paper says gradient descent at 0.001, which stays at chance; the authors' program uses Adam."""
     step_size: float = 0.001
     forgetting: float = 0.05
-    judge: JudgedOn = "same"
-    """On the batch just trained on. There an agent's own loss looks too good, so it rejects more of the other group."""
+    judge: JudgedOn = "next"
+    """On the `next` batch, or on the `same` one as just trained on, as in the authors' program.
+
+    `same` is not safe: a sender that knows that batch can send a model that is good there and bad elsewhere."""
+    stale: Stale = "wait"
+    """What agents that skip a batch do: `wait`, judge on their `last` one, or judge on the `skipped` one, as in the
+    authors' program."""
     epochs: int = 100
     max_rounds: int | None = None
     """Stop after this many rounds, even if epochs are left."""
@@ -89,6 +94,7 @@ class digits:
             epoch=-(-self.most // self.batch),
             skip=1 - amounts / self.most,
             judge=self.judge,
+            stale=self.stale,
             optimiser=adam() if self.optimiser == "adam" else sgd(),
             groups=groups,
             watch_training=self.test_images,

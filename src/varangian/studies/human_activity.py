@@ -16,7 +16,7 @@ from varangian.core.batches import EpochEnds
 from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.scene import Scene, byzantine_order
-from varangian.core.task import JudgedOn, Task
+from varangian.core.task import JudgedOn, Stale, Task
 from varangian.errors import BadInput
 from varangian.studies import data
 from varangian.studies.supervised import check_settings, correct, limited, seeded
@@ -39,9 +39,13 @@ class human_activity:
     batch: int = 10
     step_size: float = 0.01
     forgetting: float = 0.05
-    judge: JudgedOn = "same"
-    """On the batch just trained on. There an agent's own loss looks a little too good, so the filter is strict. That
-    pays where all tasks differ a little."""
+    judge: JudgedOn = "next"
+    """On the `next` batch, or on the `same` one as just trained on, as in the authors' program.
+
+    `same` is not safe: a sender that knows that batch can send a model that is good there and bad elsewhere."""
+    stale: Stale = "wait"
+    """What agents that skip a batch do: `wait`, judge on their `last` one, or judge on the `skipped` one, as in the
+    authors' program."""
     epoch: EpochEnds = "shortest"
     """An epoch ends when the first agent has used all its data, as in the authors' program, or when the last has."""
     epochs: int = 50
@@ -89,6 +93,7 @@ class human_activity:
             forgetting=self.forgetting,
             skip=skip,
             judge=self.judge,
+            stale=self.stale,
             watch_training=True,
         )
         return Scene(task, Graph.complete(len(people)))

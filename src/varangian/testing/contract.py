@@ -25,7 +25,8 @@ from varangian.core.draws import Draws
 from varangian.core.graph import Graph
 from varangian.core.inbox import Inbox
 from varangian.core.messages import ToAll, ToEach
-from varangian.rules.base import Rule
+from varangian.rules.base import Combined, Rule, companion_of
+from varangian.testing.knowledge import undeclared
 from varangian.testing.scenarios import ORDER, InPart, Stage, Story, network, relabelled, squared_error, stories
 
 Complaints = Iterator[str]
@@ -55,6 +56,12 @@ def check_attack(attack: Attack[Any], parameters: int = 2) -> None:
 
     >>> from varangian import attacks
     >>> check_attack(attacks.pulling(point=(1.0, 2.0, 3.0)), parameters=3)
+    >>> class secretive(attacks.pulling):
+    ...     knows = ()
+    >>> check_attack(secretive())
+    Traceback (most recent call last):
+    AssertionError: secretive(point=(0.0,), step=0.05) violates declared knowledge: the models of normal agents change \
+what it sends, but it does not declare 'messages' (float32)
     """
     _check(attack, {name: partial(of, parameters=parameters) for name, of in ATTACK_PROPERTIES.items()})
 
@@ -81,6 +88,10 @@ def _rule_shapes(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
         named = {"models": (combined.models, inbox.own), "the state": (combined.state, before)}
         if combined.weights is not None:
             named["weights"] = (combined.weights, table)
+        if combined.personal is not None:
+            named["personal models"] = (combined.personal, inbox.own)
+            if companion_of(rule) != "personal":
+                yield 'it returns personal models, but its companion is not "personal"'
         for what, (got, wanted) in named.items():
             if tree_map(_kind, got) != tree_map(_kind, wanted):
                 yield f"{what} should be {tree_map(_kind, wanted)}, not {tree_map(_kind, got)}"
@@ -97,9 +108,13 @@ def _rule_mutates(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
 def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequence[Story]]) -> Complaints:
     """Errors in models and weights, in the stories that `turned` makes of the calm story."""
     for story in (other for calm in stories(dtype) for other in turned(calm)):
-        for inbox, _, (models, weights, _) in story.play(rule):
+        for inbox, _, (models, weights, _, personal) in story.play(rule):
             if not models.isfinite().all():
                 yield "models are not finite"
+            if personal is not None and not personal.isfinite().all():
+                yield "personal models are not finite"
+            if companion_of(rule) == "alone":
+                models = models - _towards_anchor(inbox, models, weights)
             if not _close([models[:, 3:]], [inbox.own[:, 3:]]):
                 yield "a parameter that is never sent has changed"
             if weights is None:
@@ -112,6 +127,19 @@ def _unsound(rule: Rule[Any], dtype: torch.dtype, turned: Callable[[Story], Sequ
                 yield f"weights of an agent sum to {weights.sum(1).min():.4g} … {weights.sum(1).max():.4g}, not to 1"
             if not _close([inbox.mix(weights)], [models]):
                 yield "the models are not the mix that the weights give"
+
+
+def _towards_anchor(inbox: Inbox, models: Tensor, weights: Tensor | None) -> Tensor:
+    """The part of the models that the anchor explains: c (a_k − θ̂_k), where c is at most the agent's own weight."""
+    towards, rest = inbox.anchor - inbox.own, models - (inbox.own if weights is None else inbox.mix(weights))
+    seen = towards.abs()
+    if weights is None:
+        seen[:, :3] = 0  # without weights, only parameters that are never sent can be explained
+    # Use the largest coordinate: squares of large numbers would overflow.
+    largest = seen.argmax(1, keepdim=True)
+    share = (rest.gather(1, largest) / towards.gather(1, largest)).nan_to_num(0.0, 0.0, 0.0)
+    most = torch.ones_like(share) if weights is None else weights[:, :1]
+    return towards * share.clamp(min=0.0).minimum(most)
 
 
 def _lies(calm: Story, value: float) -> Sequence[Story]:
@@ -165,6 +193,32 @@ def _labels_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
         models, *weights = calm.outcome(rule)
         if not _close([models[:, ORDER], *(w[:, ORDER][:, :, ORDER] for w in weights)], moved.outcome(rule)):
             yield "the numbers of the agents change the outcome"
+
+
+def _old_samples_matter(rule: Rule[Any], dtype: torch.dtype) -> Complaints:
+    """In the first of three rounds, two agents have no new sample. What their last one holds must not matter."""
+    who = torch.tensor([0, 3])
+
+    def played(calm: Story, changed: bool, old: bool) -> list[Combined[Any]]:
+        state, out = rule.init(calm.own.new_zeros(calm.inbox(0).heard.shape)), list[Combined[Any]]()
+        for round in range(3):
+            inbox = calm.inbox(round)
+            if round == 0:
+                u, y = inbox.samples["next"]
+                y = y.index_fill(0, who, 9.0) if changed else y
+                fresh = inbox.fresh.index_fill(0, who, not old)
+                inbox = replace(inbox, samples={**inbox.samples, "next": (u, y)}, fresh=fresh)
+            out.append(rule.combine(inbox, state))
+            state = out[-1].state
+        return out
+
+    for calm in stories(dtype):
+        judges = not _same(played(calm, False, False), played(calm, True, False))
+        waited = played(calm, False, True)
+        if not _same(waited, played(calm, True, True)):
+            yield "it judges on a sample that is not new"
+        if judges and not _same(waited[0].models[who], calm.own[0][who]):
+            yield "an agent without a new sample to judge on does not keep its own model"
 
 
 # Attacks --------------------------------------------------------------------------------------------------------
@@ -239,7 +293,7 @@ def _mutations(candidate: object, method: str, play: Callable[[Any], Iterator[ob
 
     def watched(shown: Inbox | View, state: Any) -> Any:
         if isinstance(shown, Inbox):  # losses are cached: compute them all, so that a change is noticed
-            shown.loss("next"), shown.loss("same")
+            shown.loss("next"), shown.loss("same"), shown.anchor_loss("next"), shown.anchor_loss("same")
         given = vars(shown) | {"the state": state}
         before = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
         result = getattr(candidate, method)(shown, state)
@@ -293,10 +347,12 @@ RULE_PROPERTIES: Mapping[str, Property] = {
     "silence is absence": _silence_matters,
     "no influence of non-neighbours": _strangers_matter,
     "equivariance to relabelling agents": _labels_matter,
+    "no judging on old samples": _old_samples_matter,
 }
 
 ATTACK_PROPERTIES: Mapping[str, Property] = {
     "one row for each sender or edge": _attack_shapes,
+    "declared knowledge": undeclared,
     "determinism": _same_attack_twice,
     "no mutation of the view": _attack_mutates,
     "equivariance to relabelling agents": _attack_labels_matter,

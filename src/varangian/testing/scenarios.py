@@ -15,7 +15,7 @@ from varangian.attacks.base import Attack, Insight, View
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
-from varangian.core.inbox import Inbox
+from varangian.core.inbox import Inbox, SecondModel
 from varangian.core.messages import ToAll, ToEach, deliver
 from varangian.core.models.base import Formula, Sample
 from varangian.core.wiring import Wiring
@@ -104,9 +104,12 @@ class Story:
             own=own,
             previous=self.previous[round].clone(),
             samples={"next": next, "same": same},
+            fresh=torch.ones(agents, 1, dtype=torch.bool),
+            trained=torch.ones(agents, 1, dtype=torch.bool),
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
+            second=SecondModel(*(self.previous[round] * 0.9 + self.u[at] * 0.1 for at in (round, round + 1))),
             truth=Truth(table, own, *friends, lambda models: models.square().sum(1)),
             pairs=pairs,
             evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),
@@ -122,11 +125,18 @@ class Story:
             state = combined.state
 
     def outcome(self, rule: Rule[Any]) -> list[Tensor]:
-        """Models (round, agent, parameter) and, if the rule has weights, weights (round, receiver, sender)."""
+        """Models (round, agent, parameter) and, if the rule has weights, weights (round, receiver, sender).
+
+        Personal models follow the models in the last dimension.
+        """
         told = [combined for _, _, combined in self.play(rule)]
         senders, nothing = self.graph.neighbourhoods()[0].senders, self.own.new_zeros(2 * [self.graph.agents])
         weights = [nothing.scatter_add(1, senders, c.weights) for c in told if c.weights is not None]
-        return [torch.stack(part) for part in ([c.models for c in told], weights) if part]
+        return [torch.stack(part) for part in ([_both_models(c) for c in told], weights) if part]
+
+
+def _both_models(combined: Combined[Any]) -> Tensor:
+    return combined.models if combined.personal is None else torch.cat((combined.models, combined.personal), 1)
 
 
 def stories(dtype: torch.dtype) -> Iterator[Story]:
@@ -163,7 +173,8 @@ class Stage:
         network = self.draws.seed.unique(return_inverse=True)[1]
         for at, round in enumerate((0, 1, 2, 3, 10**6, 10**6 + 1)):
             adapted, previous, draws = self.models[at + 1].clone(), self.models[at].clone(), self.draws.take(byzantine)
-            view = View(round, adapted, previous, byzantine, draws, wiring, network, self.insight(wiring, adapted))
+            insight, sizes = self.insight(wiring, adapted), (adapted.shape[1],)
+            view = View(round, adapted, previous, byzantine, draws, wiring, network, insight, sizes)
             sent, after = attack.send(view, state)
             yield view, state, sent
             state = after
@@ -179,7 +190,30 @@ class Stage:
             heard = delivered.heard(source, wiring.tables[0]).to(adapted.dtype)
             return (heard[:, :, None] * delivered.rows[source]).sum(1) / heard.sum(1, keepdim=True)
 
-        return Insight(model, adapted, (adapted * 0.9,), lambda models: models.square().sum(1), foresee)
+        def foresee_each(told: Tensor, rule: Rule[Any] | None = None) -> Tensor:
+            return torch.stack([foresee(ToEach(rows[wiring.receiver]), rule) for rows in told])
+
+        def rehearse(attack: Attack[Any], state: Any, rounds: int) -> Tensor:
+            """Agents start every round with the same models, so only the last messages count."""
+            network, draws = self.draws.seed.unique(return_inverse=True)[1], self.draws.take(byzantine)
+            models = adapted
+            for ahead in range(rounds):
+                view = View(ahead, adapted, adapted, byzantine, draws, wiring, network, insight, (adapted.shape[1],))
+                sent, state = attack.send(view, state)
+                models = foresee(sent)
+            return models
+
+        insight = Insight(
+            model=model,
+            models=adapted,
+            sample=(adapted * 0.9,),
+            risk=lambda models: models.square().sum(-1),
+            foresee=foresee,
+            foresee_each=foresee_each,
+            rehearse=rehearse,
+            upcoming=lambda: (adapted * 0.8,),
+        )
+        return insight
 
     def outcome(self, attack: Attack[Any]) -> list[Tensor]:
         """The messages of each round, by sender or by sender and receiver. The last column is 1 for silence."""

@@ -155,19 +155,20 @@ ATTACKS = [
 ]
 
 
-def localized_scene(agents: int) -> Scene:
-    return studies.target_localization(agents=agents).scene(1)
+def localized_scene(agents: int, **settings: Any) -> Scene:
+    scene = studies.target_localization(agents=agents).scene(1)
+    return replace(scene, task=replace(scene.task, **settings))
 
 
-def localized(agents: int, dtype: torch.dtype) -> World:
-    return prepare([localized_scene(agents)], [1], 0.3, DEFAULT, dtype)
+def localized(agents: int, dtype: torch.dtype, **settings: Any) -> World:
+    return prepare([localized_scene(agents, **settings)], [1], 0.3, DEFAULT, dtype)
 
 
 def honest_exchange(world: World, state: State | None = None) -> Exchange:
     """What agents exchange in the next round without an attack."""
     state = state or begin(world, rules.loss_based(), attacks.silent())
     adapted, _ = adapt(world, state)
-    return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), next_sample(world, state)[0])
+    return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), *next_sample(world, state))
 
 
 def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
@@ -180,8 +181,8 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
             wiring, honest = world.wiring(0), HonestMessages(adapted, state.models)
             sent, _ = byzantine_messages(world, rule, state.rule, attack, state, adapted, honest, wiring)
             delivered = deliver(adapted, sent, world.byzantine)
-            exchange = exchange_of(world, state, adapted, delivered, next_sample(world, state)[0])
-            models, weights, memory = combine(world, rule, state.rule, exchange)
+            exchange = exchange_of(world, state, adapted, delivered, *next_sample(world, state))
+            models, weights, memory, _ = combine(world, rule, state.rule, exchange)
             assert isinstance(kernel_for(rule, exchange, DEFAULT), Loop)
             ours = combine(compiled, rule, state.rule, exchange)
             near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
@@ -197,6 +198,14 @@ def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: floa
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_the_loop_does_what_the_rule_says(rule: Any, attack: Any) -> None:
     both_ways(localized(45, torch.float64), rule, attack, rounds=6, tolerance=1e-11)
+
+
+@pytest.mark.parametrize("stale", ["wait", "last", "skipped"])
+@pytest.mark.parametrize("attack", [attacks.uniform(15, 16), attacks.pulling(step=0.3)], ids=repr)
+@pytest.mark.parametrize("judge", ["next", "same"])
+def test_the_loop_where_agents_have_no_new_sample(judge: Any, attack: Any, stale: str) -> None:
+    world = localized(45, torch.float64, skip=0.6, stale=stale)
+    both_ways(world, rules.loss_based(judge=judge), attack, rounds=6, tolerance=1e-11)
 
 
 def test_the_loop_in_single_precision_and_beyond_one_tile() -> None:
@@ -348,7 +357,7 @@ def test_what_threads_write_to_outlives_an_interrupt(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         step(torch.ones(40))
 
-    kept = [world.is_normal, loop.forgetting]
+    kept = [world.listening, loop.forgetting]
     names = [inspect.getclosurevars(function).nonlocals for function in held]
     kept += [*names[0]["alive"], *names[1]["matrices"], *names[1]["out"]]
     spans = [(part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()) for part in kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,25 @@ def test_a_tournament_writes_a_picture(standings: tuple[Path, Standings]) -> Non
     folder = standings[0]
     assert {path.name for path in folder.iterdir()} == FILES
     assert (folder / "tournament.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_columns_are_grouped_by_what_attacks_know() -> None:
+    one = (1.0, 1.0)
+    values = {"a": 0.5, "b": 0.9, "c": 3.0}
+    known: Any = {"a": (), "b": ("messages",), "c": ("messages", "rule", "sample", "future sample", "truth")}
+    parts = [outcome((value, value), one, "rule", attack) for attack, value in values.items()]
+    figure = draw_heatmap(replace(made_up(parts), knowledge=known))
+    ax = figure.axes[0]
+    names = ["a", "b", "c", "worst case", "worst case", "worst case"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == names
+    at = {text.get_text().replace("\n", " "): text.get_position() for text in ax.texts}
+    middles = dict(zip(names, ax.get_xticks(), strict=False))
+    assert at["messages, rule, sample, future sample, truth"][0] == pytest.approx(middles["c"])
+    assert at["messages, rule, sample, future sample, truth"][1] < 0, "above the cells"
+    shown = {text.get_text(): text.get_position()[0] for text in ax.texts if text.get_text().endswith("×")}
+    assert [shown[text] for text in ("0.500×", "0.900×", "3.00×")] == list(ax.get_xticks()[3:])
+    canvas = FigureCanvasAgg(figure)
+    everything, (width, height) = figure.get_tightbbox(canvas.get_renderer()), figure.get_size_inches()
+    assert everything.x0 >= 0 and everything.y0 >= 0 and everything.x1 <= width and everything.y1 <= height
+    strips = [text for text in ax.texts if ", " in text.get_text()]
+    assert all(strip.get_window_extent(canvas.get_renderer()).width <= 1.02 * CELL[0] * figure.dpi for strip in strips)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tournaments import ATTACKS, RULES, first_tournament, made_up, outcome, rows_of, small
 
+from varangian.attacks import Knowledge
 from varangian.experiments.tournament.run import compete
 from varangian.experiments.tournament.standings import Outcome, Standings
-from varangian.report.standings import compact, csv_rows, markdown, relative
+from varangian.report.standings import compact, csv_rows, markdown, print_standings, relative
 
 torch.set_num_threads(1)
 
@@ -105,7 +108,7 @@ def test_the_csv_tells_everything(standings: tuple[Path, Standings]) -> None:
     folder, found = standings
     rows = rows_of(folder)
     told = "rule attack byzantine seeds metric mean se worst alone_mean difference difference_se ratio seconds status"
-    assert list(rows[0]) == told.split()
+    assert list(rows[0]) == [*told.split(), "knows"]
     assert len(rows) == len(found.outcomes) == 2 + 3 + 9
     assert {(row["attack"], row["byzantine"]) for row in rows if row["rule"] == "alone"} == {
         ("none", "0"),
@@ -116,6 +119,7 @@ def test_the_csv_tells_everything(standings: tuple[Path, Standings]) -> None:
         assert float(row["difference"]) == pytest.approx(each.mean - each.alone_mean)
         assert float(row["ratio"]) == pytest.approx(each.mean / each.alone_mean)
         assert (row["status"], row["metric"], row["seeds"]) == ("done", "regret", "2")
+        assert row["knows"] == ("nothing" if each.attack else "")
 
 
 def test_the_table_has_attacks_across_and_the_worst_at_the_end(standings: tuple[Path, Standings]) -> None:
@@ -146,3 +150,59 @@ def test_numbers_of_byzantine_agents_have_a_table_each() -> None:
     assert "no attack" not in text
     calm = compete(small(rules=["average"], byzantine=[0]))
     assert "## No Byzantine agents" in markdown(calm) and "| rule | no attack | worst attack |" in markdown(calm)
+
+
+def grouped() -> Standings:
+    """Two rules under four attacks, which know nothing, the messages (two of them), and the messages and the rule."""
+    one = (1.0, 1.0)
+    harms = {"quiet": (0.5, 0.6), "near": (0.9, 0.5), "nearer": (0.95, 0.4), "sly": (0.8, 2.5)}
+    parts = [
+        outcome((value, value), one, rule, attack)
+        for attack, values in harms.items()
+        for rule, value in zip(("strong", "weak"), values, strict=True)
+    ]
+    known: dict[str, tuple[Knowledge, ...]] = {"quiet": (), "near": ("messages",), "nearer": ("messages",)}
+    return replace(made_up(parts), knowledge=known | {"sly": ("messages", "rule")})
+
+
+def test_attacks_stand_in_groups_by_knowledge() -> None:
+    (panel,) = grouped().panels
+    told = [(group.title, group.attacks) for group in panel.groups]
+    assert told == [("nothing", ("quiet",)), ("messages", ("near", "nearer")), ("messages, rule", ("sly",))]
+    assert panel.attacks == ("quiet", "near", "nearer", "sly")
+    assert [group.title for group in panel.levels] == ["nothing", "messages"]
+    assert grouped().known("a user's own") == ("messages", "rule", "sample", "future sample", "truth")
+
+
+def test_a_group_comes_after_all_groups_that_know_less() -> None:
+    kinds = [("truth",), ("messages", "truth"), ("messages", "rule", "sample"), (), ("future sample",), ("messages",)]
+    parts = [outcome((1.0,), (1.0,), attack=str(place)) for place in range(len(kinds))]
+    known: Any = {str(place): kind for place, kind in enumerate(kinds)}
+    (panel,) = replace(made_up(parts), knowledge=known).panels
+    order = [set(group.knowledge) for group in panel.groups]
+    assert all(not later < earlier for place, later in enumerate(order) for earlier in order[:place])
+
+
+def test_the_worst_case_by_knowledge_counts_all_attacks_that_know_no_more() -> None:
+    found = grouped()
+
+    def worst(rule: str, *known: Knowledge) -> str:
+        each = found.worst(rule, 3, known)
+        return each.attack if each else ""
+
+    assert [worst("strong"), worst("strong", "messages"), worst("strong", "messages", "rule")] == [
+        "quiet", "nearer", "nearer",
+    ]  # fmt: skip
+    assert [worst("weak"), worst("weak", "messages"), worst("weak", "messages", "rule")] == ["quiet", "quiet", "sly"]
+    assert worst("weak", "truth") == "quiet"
+    text = markdown(found)
+    assert "| *attacks know* | *nothing* | *messages* |  | *messages, rule* |  |" in text
+    assert "| rule | quiet | near | nearer | sly | worst attack |" in text
+    assert "| weak | 0.600× (quiet) | 0.600× (quiet) | 2.50× (sly) |" in text
+
+
+def test_the_terminal_shows_the_worst_case_by_knowledge(capsys: pytest.CaptureFixture[str]) -> None:
+    print_standings(grouped())
+    heads, *lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:] if line.strip()]
+    assert " ".join(heads) == "rule knowing nothing knowing messages worst attack value vs alone verdict"
+    assert [line[1:5] for line in lines if line[0] == "weak"] == [["0.600", "0.600", "sly", "2.50"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,11 @@ class Model(Protocol):
 
     @property
     def shared(self) -> int: ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each tensor of the shared part has, in the order of a row."""
+        ...
 
     @property
     def random(self) -> bool:
@@ -52,6 +57,21 @@ class Model(Protocol):
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         """The models with what training changes besides the step itself: running statistics, if there are any."""
         ...
+
+
+class InputLayer(NamedTuple):
+    """The weights that multiply the input of a model: some columns of its parameters, `features` per output."""
+
+    start: int
+    stop: int
+    features: int
+
+
+@runtime_checkable
+class HasInputLayer(Protocol):
+    """A model that may tell where the weights of its first layer are, if that layer is linear in the input."""
+
+    def input_layer(self, sample: Sample) -> InputLayer | None: ...
 
 
 def own_loss(model: Model, models: Models, sample: Sample) -> Float[Tensor, " agent"]:
@@ -86,6 +106,10 @@ class Formula:
     @property
     def shared(self) -> int:
         return self.parameters
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.shared,)
 
     def start(self, agents: int, dtype: torch.dtype, device: torch.device) -> Models:
         if self.first is None:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from varangian.core.models.base import Formula, Model, Models, Sample
+from varangian.core.models.base import Formula, HasInputLayer, InputLayer, Model, Models, Sample
 
 Pass = Callable[..., Tensor]
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
@@ -40,6 +40,10 @@ class CudaGraphed:
         return self.model.shared
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.model.sizes
+
+    @property
     def random(self) -> bool:
         return self.model.random
 
@@ -57,6 +61,9 @@ class CudaGraphed:
 
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         return self.model.settle(stepped, before, sample)
+
+    def input_layer(self, sample: Sample) -> InputLayer | None:
+        return self.model.input_layer(sample) if isinstance(self.model, HasInputLayer) else None
 
     def _replay(self, function: Callable[[Tensor, Sample], Tensor], models: Tensor, sample: Sample) -> Tensor:
         if torch.is_grad_enabled():  # a replayed pass cannot be differentiated

@@ -45,6 +45,10 @@ class LowPrecision:
         return self.model.shared
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.model.sizes
+
+    @property
     def random(self) -> bool:
         return self.model.random
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
 from varangian.core.execution import DEFAULT, Execution, thread_copy
-from varangian.core.models.base import Models, Sample
+from varangian.core.models.base import InputLayer, Models, Sample
 from varangian.core.models.conv_rewrite import rewritten
 from varangian.core.models.cuda_graphs import forward_of
 from varangian.errors import BadInput, unknown
@@ -90,6 +91,12 @@ class Stacked:
     @property
     def parameters(self) -> int:
         return sum(shape.numel() for shape in self.shapes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        sizes = [shape.numel() for shape in self.shapes]
+        # The tensors that travel come first.
+        return tuple(size for size, end in zip(sizes, accumulate(sizes), strict=True) if end <= self.shared)
 
     def using(self, execution: Execution) -> Stacked:
         """The same model with the threads and the memory of `execution`."""
@@ -244,6 +251,21 @@ class Stacked:
         right = below.gather(2, y[:, None, None].expand(-1, below.shape[1], 1, -1)).squeeze(2)
         return below.exp().sum(2).log_() - right  # not in place: best-response attacks need gradients
 
+    def input_layer(self, sample: Sample) -> InputLayer | None:
+        """The weights of the first layer, if it is linear and takes the inputs of the sample as they are.
+
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> Stacked.of(net, nn.functional.mse_loss).input_layer((torch.zeros(5, 8, 2, 2), torch.zeros(5, 8, 2)))
+        InputLayer(start=0, stop=12, features=4)
+        """
+        name, layer = _first_layer(self.judging)
+        features = sample[0][0, 0].numel() if sample[0].ndim > 2 else 0
+        if not isinstance(layer, nn.Linear) or layer.in_features != features:
+            return None
+        place = self.names.index(f"{name}weight")
+        start = sum(shape.numel() for shape in self.shapes[:place])
+        return InputLayer(start, start + self.shapes[place].numel(), features)
+
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         """The models with their running statistics updated by the sample, from those of the models `before`."""
         if not self.statistics:
@@ -299,6 +321,15 @@ class Stacked:
     def _one_by_one(self, models: Tensor) -> bool:
         """Whether models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
         return self.convolves and (models.device.type == "cpu" or len(models) > 32)
+
+
+def _first_layer(module: nn.Module, name: str = "") -> tuple[str, nn.Module]:
+    """The first layer that computes something, and the start of its parameters' names."""
+    if isinstance(module, nn.Sequential):
+        for child, part in module.named_children():
+            if not isinstance(part, nn.Flatten | nn.Identity):
+                return _first_layer(part, f"{name}{child}.")
+    return name, module
 
 
 def _channels_last(values: Tensor) -> Tensor:

@@ -72,9 +72,9 @@ class Shard:
         self.part, self.shard_options = part, shard_options
         self.device, options = torch.device(shard_options.options.device), shard_options.options
         execution = Execution(self.device, shard_options.threads)
-        world = poisoned(
-            world_of(part, execution, torch_dtype(options.dtype), options.judge_dtype), shard_options.attack
-        )
+        dtype = torch_dtype(options.dtype)
+        world = world_of(part, execution, dtype, options.judge_dtype, options.byzantine_listen)
+        world = poisoned(world, shard_options.attack)
         self.spent = StageTimes()
         self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
         self.recorder = Recorder(shard_options.every, shard_options.snapshots)

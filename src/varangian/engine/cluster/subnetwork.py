@@ -24,7 +24,7 @@ from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
-from varangian.engine.world import World, groups_of, judging_model, placed, sampler, stored
+from varangian.engine.world import World, groups_of, imagined_sampler, judging_model, placed, sampler, stored
 from varangian.errors import BadInput
 
 
@@ -130,7 +130,11 @@ def _among(graph: Graph, heard: Int[Tensor, " row"], own: Int[Tensor, " agent"])
 
 
 def world_of(
-    part: Part, execution: Execution = DEFAULT, dtype: torch.dtype = torch.float32, judge_dtype: str | None = None
+    part: Part,
+    execution: Execution = DEFAULT,
+    dtype: torch.dtype = torch.float32,
+    judge_dtype: str | None = None,
+    byzantine_listen: bool = False,
 ) -> World:
     """The world in which a part runs. States have one row per agent of the part, messages one per agent in `heard`."""
     if part.task.model.random:
@@ -159,11 +163,13 @@ def world_of(
         sender_draws=of_rows,
         byzantine_draws=of_rows.take(byzantine_rows.to(device)),
         sample=sampler([task], [draws], dtype, executor),
+        imagined_sample=imagined_sampler([task], [draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows.to(device),
         first_of_byzantine=_start(part, part.heard[byzantine_rows], dtype, device),
         is_byzantine=part.byzantine.to(device),
         is_normal=~part.byzantine[part.place][:, None].to(device),
+        listening=~part.byzantine[part.place][:, None].to(device) | byzantine_listen,
         exact=exact,
         held_out=held_out,
         tested=tested,

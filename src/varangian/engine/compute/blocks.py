@@ -19,7 +19,7 @@ from varangian.core.layout import joined
 from varangian.core.models.base import Sample
 from varangian.core.task import Copyable, Divisible, Stream, part_of
 from varangian.engine.compute.evaluator import Fast
-from varangian.engine.executor import Combined, CombinedNetwork, CombineTable, Drawer
+from varangian.engine.executor import Combined, CombinedNetwork, CombineTable, Drawer, joined_tables
 from varangian.rules.base import Rule
 
 ROWS = 2**14
@@ -57,11 +57,9 @@ class Blocks:
         def of_table(table: Neighbourhoods, source: Int[Tensor, "agent slot"], memory: Any) -> Combined:
             same_messages = table.complete and not delivered.two_faced
             inbox = exchange.inbox(table, source, Fast(self.execution, table.dense, same_messages, private_rows))
-            return combine(inbox, memory, table.rows_of(exchange.normal))
+            return combine(inbox, memory, table.rows_of(exchange.listening))
 
-        done = self.execution.each(of_table, wiring.tables, wiring.sources(delivered), memory)
-        models, weights, states = zip(*done, strict=True)
-        return wiring.join_tables(models), weights, states
+        return joined_tables(wiring, self.execution.each(of_table, wiring.tables, wiring.sources(delivered), memory))
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         pieces = [piece for stream, own in zip(streams, draws, strict=True) for piece in _pieces(stream, own)]

@@ -83,7 +83,7 @@ class Compiled:
     ) -> CombinedNetwork:
         kernel = None if torch.is_grad_enabled() else self._kernel(rule, exchange)
         if kernel is not None:
-            return kernel(exchange, memory)
+            return *kernel(exchange, memory), None
         return self.blocks.per_table(rule, self.compiled(combine, rule), exchange, memory)
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
@@ -271,8 +271,9 @@ def _flatten(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> Non
 
 
 def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
-    own = inbox.rows, inbox.source, inbox.heard, inbox.own, inbox.previous
-    return *own, *inbox.samples["next"], *inbox.samples["same"], inbox.forgetting, inbox.step_size
+    own = inbox.rows, inbox.source, inbox.heard, inbox.own, inbox.previous, inbox.second
+    of_agents = inbox.fresh, inbox.trained, inbox.forgetting, inbox.step_size
+    return *own, *inbox.samples["next"], *inbox.samples["same"], *of_agents
 
 
 def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
@@ -286,7 +287,8 @@ def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
 
 
 def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
-    rows, source, heard, own, previous, *samples, forgetting, step_size = _unflatten(_of_inbox(inbox), leaves)
+    rows, source, heard, own, previous, second, *rest = _unflatten(_of_inbox(inbox), leaves)
+    *samples, fresh, trained, forgetting, step_size = rest
     half = len(samples) // 2
     return replace(
         inbox,
@@ -295,7 +297,10 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
         heard=heard,
         own=own,
         previous=previous,
+        second=second,
         samples={"next": tuple(samples[:half]), "same": tuple(samples[half:])},
+        fresh=fresh,
+        trained=trained,
         forgetting=forgetting,
         step_size=step_size,
         truth=cast(Any, _Hidden("the truth")),

@@ -65,6 +65,8 @@ class Fast:
                 heard=due[agents].gather(1, first),
                 own=inbox.own[agents],
                 samples={on: tuple(part[agents] for part in sample)},
+                fresh=inbox.fresh[agents],
+                trained=inbox.trained[agents],
                 evaluator=replace(self, dense=False),
             )
             loss[agents] = loss[agents].scatter(1, first, few.loss(on))

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from varangian.core.draws import Draws
 from varangian.core.scene import Scene
-from varangian.rules.base import Rule
+from varangian.rules.base import Rule, companion_of
 
 LEAST_PER_AGENT = 600
 """The fewest bytes that a network needs for an agent."""
@@ -20,7 +20,7 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
     """About how many bytes a run takes, not counting the scenes themselves.
 
     These are the tables of neighbourhoods with the memory of the rule, before and after a round; the models and copies
-    of them; the samples; and the record.
+    of them, second models included; the samples; and the record.
 
     Args:
         scenes: The networks that run side by side.
@@ -38,7 +38,8 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
     table = entries * (8 + 1 + 1 + 2 * per_entry + size)
     byzantine = 24 * entries if any_byzantine else 0
     optimiser = len(task.optimiser.init(torch.zeros(1, 1)))
-    models = agents * task.model.parameters * size * (6 + 2 * optimiser)
+    second = 0 if companion_of(rule) is None else 4 + 2 * optimiser
+    models = agents * task.model.parameters * size * (6 + 2 * optimiser + second)
     of_one = task.stream.samples(Draws.of(0, task.agents), 0, 1, dtype)
     sample = 3 * size * len(scenes) * sum(part.numel() for part in of_one)
     dense = 6 * size * max(graph.agents**2 if 2 * len(graph.senders) > graph.agents**2 else 0 for graph in graphs)

@@ -44,9 +44,12 @@ class Loop:
         """The models of all agents (Byzantine agents keep their own); the weights and φ of each table."""
         wiring, delivered, adapted = exchange.wiring, exchange.delivered, exchange.adapted
         tables = wiring.tables
-        everything_arrived = delivered.arrived is None and not delivered.two_faced
+        judge = self.rule.judge or exchange.judged_on
+        fresh = exchange.fresh if judge == "next" else exchange.trained
+        all_fresh = bool(fresh.all())
+        everything_arrived = delivered.arrived is None and not delivered.two_faced and all_fresh
         models = adapted.new_empty(adapted.shape[1], len(adapted)).T
-        matrices = adapted, *exchange.samples[self.rule.judge or exchange.judged_on]
+        matrices = adapted, *exchange.samples[judge]
         own, *sample = map(stored_by_column, matrices)
         rows = stored_by_column(delivered.rows)
         after, weights = list[Smoothed](), list[Table]()
@@ -56,9 +59,11 @@ class Loop:
             agents, slots = table.senders.shape
             total, mass = map(_by_slot, before)
             new_total, new_mass, weight = [torch.empty_like(total) for _ in range(3)]
-            senders = (
-                table.int32_senders if everything_arrived else int32_sources(source, delivered.heard(source, table))
-            )
+            senders = table.int32_senders
+            if not everything_arrived:
+                heard = delivered.heard(source, table)
+                # To an agent without a new sample, everyone is silent: it judges nobody and keeps its own model.
+                senders = int32_sources(source, heard if all_fresh else heard & table.rows_of(fresh))
             alive += senders, total, mass, new_total, new_mass, weight
             after.append(Smoothed(new_total, new_mass))
             weights.append(weight)
@@ -71,7 +76,7 @@ class Loop:
                 into = _place(models, table, alive)
             # In the order of the fields of `Table` in combine.cpp.
             numbers += agents, slots, senders.data_ptr()
-            numbers += _place(exchange.normal, table, alive)[0], _place(self.forgetting, table, alive)[0]
+            numbers += _place(exchange.listening, table, alive)[0], _place(self.forgetting, table, alive)[0]
             numbers += [values.data_ptr() for values in (total, mass, new_total, new_mass, weight)]
             numbers += rows.data_ptr(), step_of(rows), *_place(own, table, alive), *into
             for part in sample:

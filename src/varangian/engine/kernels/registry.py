@@ -15,10 +15,11 @@ from typing import Any
 
 from varangian.core.exchange import Exchange
 from varangian.core.execution import Execution
-from varangian.engine.executor import CombinedNetwork
+from varangian.core.inbox import Table
+from varangian.core.models.base import Models
 from varangian.rules.base import Rule
 
-Kernel = Callable[[Exchange, Sequence[Any]], CombinedNetwork]
+Kernel = Callable[[Exchange, Sequence[Any]], tuple[Models, Sequence[Table | None], Sequence[Any]]]
 """From an exchange and the rule's memory of each table to the models of all agents, the weights and the memory."""
 MakeKernel = Callable[[Any, Exchange, Execution], Kernel | None]
 """From a rule and a typical exchange to a kernel, or to None if it does not support them."""

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from varangian import attacks as attack_room
 from varangian import rules as rule_room
+from varangian.attacks.base import Knowledge, knowledge_of
 from varangian.core.draws import Draws
 from varangian.core.scene import Byzantine, choose_byzantine
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
@@ -48,6 +49,11 @@ class Contest:
             return made(name)
         except TypeError as error:
             raise BadInput(f"{name} needs parameters: {error}") from error
+
+    @property
+    def knowledge(self) -> dict[str, tuple[Knowledge, ...]]:
+        """What each attack knows."""
+        return {name: knowledge_of(self.attack(name)) for name in self.plan.attacks}
 
     @property
     def cells(self) -> list[Cell]:

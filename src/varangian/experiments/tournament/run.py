@@ -219,7 +219,8 @@ def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
                 problem=played.problem,
             )
         )
-    return Standings(plan.study.name, metric, contest.agents, contest.rounds, plan.seeds, tuple(outcomes))
+    about = (plan.study.name, metric, contest.agents, contest.rounds, plan.seeds)
+    return Standings(*about, tuple(outcomes), contest.knowledge)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,6 +3,9 @@
 The comparison is one number, the *harm*. For metrics where small is good (regret, loss, error), it is log₁₀ of the
 ratio to no cooperation. For metrics where large is good (accuracy), it is the number of points lost. Negative harm
 means that cooperation helped. A value that is not finite has infinite harm.
+
+Attacks stand in groups by what they know, the weakest assumption first. The worst case *at* a knowledge is the worst
+among all attacks that know no more: what this assumption buys an adversary.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from varangian.attacks.base import KNOWLEDGE, Knowledge, in_words
 from varangian.engine.results import Array, higher_is_better
 
 REFERENCE = "alone"
@@ -135,16 +139,40 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The attacks that know the same, the most harmful first."""
+
+    knowledge: tuple[Knowledge, ...]
+    attacks: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return in_words(self.knowledge)
+
+
+@dataclass(frozen=True)
 class Panel:
     """The ranking for one number of Byzantine agents.
 
-    Rules are sorted by their worst case, the best first. Attacks are sorted by harm, the most harmful first.
+    Rules are sorted by their worst case, the best first. Groups of attacks are sorted by knowledge: a group comes after
+    all groups that know less.
     """
 
     byzantine: int
     rules: tuple[str, ...]
-    attacks: tuple[str, ...]
-    """Without Byzantine agents, only the empty name."""
+    groups: tuple[Group, ...]
+    """Without Byzantine agents, one group with only the empty name."""
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks of all groups."""
+        return tuple(attack for group in self.groups for attack in group.attacks)
+
+    @property
+    def levels(self) -> tuple[Group, ...]:
+        """The groups that know less than all groups together: their worst case is worth telling apart."""
+        everything = {kind for group in self.groups for kind in group.knowledge}
+        return tuple(group for group in self.groups if set(group.knowledge) != everything)
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,8 @@ class Standings:
     rounds: int
     seeds: int
     outcomes: tuple[Outcome, ...] = field(repr=False)
+    knowledge: Mapping[str, tuple[Knowledge, ...]] = field(default_factory=dict, repr=False)
+    """What each attack knows. One that is not listed may know everything."""
 
     @property
     def scale(self) -> Scale:
@@ -198,9 +228,18 @@ class Standings:
             return False
         return outcome.difference == 0 or abs(outcome.difference) <= 2 * outcome.difference_error
 
-    def worst(self, rule: str, byzantine: int) -> Outcome | None:
-        """The outcome under the attack that harms the rule most; None if there is no result."""
+    def known(self, attack: str) -> tuple[Knowledge, ...]:
+        """What an attack knows."""
+        return self.knowledge.get(attack, KNOWLEDGE)
+
+    def worst(self, rule: str, byzantine: int, knowledge: tuple[Knowledge, ...] | None = None) -> Outcome | None:
+        """The outcome under the attack that harms the rule most; None if there is no result.
+
+        With `knowledge`, only attacks that know no more than this count.
+        """
         attacks = {each.attack for each in self.outcomes if each.byzantine == byzantine and each.attack} or {""}
+        if knowledge is not None:
+            attacks = {attack for attack in attacks if set(self.known(attack)) <= set(knowledge)}
         known = [each for attack in sorted(attacks) if (each := self.at(rule, attack, byzantine)) and each.values]
         return max(known, key=self.harm, default=None)
 
@@ -248,4 +287,10 @@ class Standings:
             harm = mean_harm([self.at(rule, attack, byzantine) for rule in rules if rule != REFERENCE])
             return math.isnan(harm), 0.0 if math.isnan(harm) else -harm, attack
 
-        return Panel(byzantine, tuple(sorted(rules, key=of_rule)), tuple(sorted(attacks, key=of_attack)))
+        members: dict[tuple[Knowledge, ...], list[str]] = {}
+        for attack in sorted(attacks, key=of_attack):
+            members.setdefault(self.known(attack), []).append(attack)
+        # As binary numbers, so that a set comes after all of its subsets.
+        order = sorted(members, key=lambda known: sum(2 ** KNOWLEDGE.index(kind) for kind in known))
+        groups = tuple(Group(known, tuple(members[known])) for known in order)
+        return Panel(byzantine, tuple(sorted(rules, key=of_rule)), groups)
