@@ -36,11 +36,12 @@ class threshold_clustering:
     group, so that the squared deviations within groups are smallest. τ is the middle between their mean distances. It
     is chosen anew in every iteration. The authors' program does the same with k-means, without setting anyone aside.
 
-    Limits: a Byzantine neighbour inside the radius has the weight of any other. Clusters must be well separated: where
-    all models are near each other, the far half is left out. An agent with one neighbour listens to nobody.
+    Limits: it judges by distance alone. On target localization it ends at a regret of 6.7 without an attack, against
+    0.02 of no cooperation. A Byzantine neighbour inside the radius has the weight of any other. Where all models are
+    near each other, the far half is left out. An agent with one neighbour listens to nobody.
 
-    Assumes: Clusters of agents with the same task, farther apart than they are wide. The theory bounds the share of
-    Byzantine agents near the own cluster.
+    Assumes: Clusters of agents with the same task, farther apart than they are wide, and a bounded share of Byzantine
+    agents.
     Cost: M times |N_k| d operations.
 
     Example:
