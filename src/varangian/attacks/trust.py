@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.attacks.base import KNOWLEDGE, AnyAttack, Knowledge, Poisons, View, knowledge_of
-from varangian.attacks.best_response import improved
 from varangian.attacks.drifting import variance_inflation
+from varangian.attacks.true_risk import improved
 from varangian.core.messages import ToAll, ToEach
 from varangian.errors import BadInput
 
