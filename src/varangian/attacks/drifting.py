@@ -192,9 +192,10 @@ class variance_inflation:
 def secret_signs(view: View) -> Float[Tensor, "network parameter"]:
     """One vector of signs per network, drawn by seed. All its Byzantine agents know it, and nobody else does."""
     networks = networks_of(view)
-    lots = view.draws.uniform("secret signs", 0, view.adapted.shape[1], view.adapted.dtype) - 0.5
-    # The sign of a sum does not depend on how agents are numbered.
-    together = lots.new_zeros(len(networks.first), lots.shape[1]).index_add(0, networks.of_sender, lots)
+    lots = view.draws.uniform("secret signs", 0, view.adapted.shape[1], view.adapted.dtype)
+    # The sign of a sum does not depend on how agents are numbered. Whole numbers add up to the same on every device.
+    whole = ((lots - 0.5) * 2**24).long()
+    together = whole.new_zeros(len(networks.first), whole.shape[1]).index_add(0, networks.of_sender, whole)
     return torch.where(together >= 0, 1.0, -1.0).to(lots.dtype)
 
 
