@@ -19,9 +19,10 @@ def points(*rows: tuple[float, float]) -> torch.Tensor:
 def test_rop_by_hand() -> None:
     """Two honest agents at (2, 1) and (2, −1): mean (2, 0), distance 1. The last model is (0, 0)."""
     view = view_of(Graph.complete(3), [2], points((2, 1), (2, -1), (9, 9)))
-    # The honest change is along x, so the right angle is along y: 1 − (1ᵀu) u = (0, 1).
-    assert sent_by(rop(z=3.0), view)[2, 0].tolist() == pytest.approx([1, 3])
-    assert sent_by(rop(z=3.0, relocation=0.0), view)[2, 0].tolist() == pytest.approx([2, 3])
+    # The honest change is along x, so the right angle is along y: b − (bᵀu) u = (0, ± 1).
+    side = secret_signs(view)[0, 1].item()
+    assert sent_by(rop(z=3.0), view)[2, 0].tolist() == pytest.approx([1, 3 * side])
+    assert sent_by(rop(z=3.0, relocation=0.0), view)[2, 0].tolist() == pytest.approx([2, 3 * side])
     assert sent_by(rop(z=3.0, relocation=1.0, angle=180.0), view)[2, 1].tolist() == pytest.approx([-3, 0])
 
 

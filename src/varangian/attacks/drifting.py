@@ -29,13 +29,14 @@ class rop:
     Equation:
         m_k = ρ θ_k + (1 − ρ) μ_k + z s_k (cos(α) u_k + sin(α) p_k)
         u_k = (μ_k − θ_k) / ‖μ_k − θ_k‖
-        p_k ∝ 1 − (1ᵀ u_k) u_k
+        p_k ∝ b − (bᵀ u_k) u_k
 
     Two-faced: each victim k hears a different message. μ_k is the mean of the honest models around k, and s_k their
-    root mean square distance from it. θ_k is the victim's last model, 1 the vector of ones, p_k a unit vector and α
-    the angle. A clipped message keeps its direction, and a right angle hides it from tests along the honest change.
-    The direction hardly changes from round to round, so the errors add up. It works against clipped gossip. The paper
-    attacks a server that clips momentum around the last aggregate; here the victim's last model takes its place.
+    root mean square distance from it. θ_k is the victim's last model, p_k a unit vector and α the angle. b is a vector
+    of signs, drawn once per network. A clipped message keeps its direction, and a right angle hides it from tests along
+    the honest change. The direction hardly changes from round to round, so the errors add up. It works against clipped
+    gossip. The paper attacks a server that clips momentum around the last aggregate; here the victim's last model takes
+    its place. The paper has ones in b: softmax models do not notice them, since all labels gain the same.
 
     Knows: The models that each victim hears, and the victim's last model.
     Cost: O(n d) per victim and round, if it hears n agents and models have d parameters.
@@ -59,18 +60,17 @@ class rop:
     """ρ: where to place the error. 0 is the honest mean, 1 the victim's last model."""
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages",)
-    local: ClassVar[bool] = True
 
     def init(self, own: Own) -> tuple[()]:
         return ()
 
     def send(self, view: View, state: tuple[()]) -> tuple[ToEach, tuple[()]]:
-        turn = math.radians(self.angle)
+        turn, signs = math.radians(self.angle), secret_signs(view)
 
         def craft(around: Company) -> Tensor:
             last = view.previous[around.victim]
             along = normalize(around.mean - last)
-            across = normalize(_without(torch.ones_like(along), along))
+            across = normalize(_without(signs[view.network[around.victim]], along))
             size = self.z * around.spread.norm(dim=1, keepdim=True)
             start = around.mean.lerp(last, self.relocation)
             return torch.addcmul(start, size, math.cos(turn) * along + math.sin(turn) * across)
@@ -192,9 +192,10 @@ class variance_inflation:
 def secret_signs(view: View) -> Float[Tensor, "network parameter"]:
     """One vector of signs per network, drawn by seed. All its Byzantine agents know it, and nobody else does."""
     networks = networks_of(view)
-    lots = view.draws.uniform("secret signs", 0, view.adapted.shape[1], view.adapted.dtype) - 0.5
-    # The sign of a sum does not depend on how agents are numbered.
-    together = lots.new_zeros(len(networks.first), lots.shape[1]).index_add(0, networks.of_sender, lots)
+    lots = view.draws.uniform("secret signs", 0, view.adapted.shape[1], view.adapted.dtype)
+    # The sign of a sum does not depend on how agents are numbered. Whole numbers add up to the same on every device.
+    whole = ((lots - 0.5) * 2**24).long()
+    together = whole.new_zeros(len(networks.first), whole.shape[1]).index_add(0, networks.of_sender, whole)
     return torch.where(together >= 0, 1.0, -1.0).to(lots.dtype)
 
 

@@ -150,7 +150,6 @@ def test_every_family_of_rules(rule: Any) -> None:
         attacks.min_max(),
         attacks.min_sum(),
         attacks.dissensus(),
-        attacks.rop(),
         attacks.backdoor(),
         attacks.backdoor(replace=True),
         # These look at everyone, and everyone is told to every part.
@@ -161,6 +160,7 @@ def test_every_family_of_rules(rule: Any) -> None:
         attacks.sybil(),
         attacks.isolation(victim=3),
         attacks.spectral_dissensus(),
+        attacks.rop(),
         attacks.poisoned_fl(window=3),
         attacks.variance_inflation(),
         attacks.model_replacement(),
