@@ -89,10 +89,9 @@ class anchored:
     influenced model and cannot say this.
 
     Limits: in the first rounds, losses are large and φ_k allows much. On target localization, agents are worse off than
-    alone from about round 10 to round 60. `units="anchor"`, `eta=0.05` and `noise=0.2` together end this by round 40,
-    but cost accuracy on human activity.
-    With samples, a neighbour that is worse by less than z standard errors is kept. Where all agents train on
-    the same few items again and again, no neighbour looks better, and nobody listens.
+    alone from about round 10 to round 70, and with `noise=0.2` to round 40. With samples, a neighbour that is worse by
+    less than z standard errors is kept. Where all agents train on the same few items again and again, no neighbour
+    looks better, and nobody listens.
 
     Assumes: A sample of its own that it has not trained on yet. Any number of neighbours may be Byzantine.
     Cost: A second gradient, one evaluation of the loss per neighbour and one for the anchor.
