@@ -33,6 +33,7 @@ RULES = [
     anchored(),
     STRICT,
     anchored(scales=(0.3,), significance=(2.0,), eta=0.0, judge="same"),
+    anchored(units="anchor", eta=0.05, noise=0.2),
     anchored(rules.average()),
     anchored(rules.median(), judge="same"),
     rules.verified(anchored()),
@@ -123,6 +124,7 @@ def test_what_another_rule_combines_is_used_while_it_is_no_worse_than_the_anchor
         ({"significance": (1.0,)}, "one z"),
         ({"significance": (1.0, 1.0, -1.0)}, "one z"),
         ({"eta": -1.0}, "η must be"),
+        ({"noise": 0.0}, "forgetting factor"),
         ({"rule": rules.ditto()}, "must not have a personal one"),
     ],
 )
@@ -134,10 +136,17 @@ def test_what_makes_no_sense_is_refused(settings_of_rule: dict[str, Any], said: 
 # Against a loop -------------------------------------------------------------------------------------------------
 
 
-@given(seed=st.integers(0, 2**31), dense=st.booleans(), z=st.sampled_from([(5.0, 3.0, 1.0), (0.5, 0.2, 0.1)]))
+@given(
+    seed=st.integers(0, 2**31),
+    dense=st.booleans(),
+    z=st.sampled_from([(5.0, 3.0, 1.0), (0.5, 0.2, 0.1)]),
+    units=st.sampled_from(["loss", "anchor"]),
+    nu_noise=st.sampled_from([0.05, 0.3]),
+)
 @settings(max_examples=12, deadline=None)
-def test_agent_by_agent(seed: int, dense: bool, z: tuple[float, ...]) -> None:
-    story, rule = random_story(seed, dense=dense), anchored(significance=z, eta=0.5)
+def test_agent_by_agent(seed: int, dense: bool, z: tuple[float, ...], units: Any, nu_noise: float) -> None:
+    story = random_story(seed, dense=dense)
+    rule = anchored(significance=z, eta=0.5, units=units, noise=nu_noise)
     memory: Any = defaultdict(lambda: (Average(), Average()))
     noises: Any = defaultdict(Average)
     sums: Any = defaultdict(float)
@@ -145,14 +154,14 @@ def test_agent_by_agent(seed: int, dense: bool, z: tuple[float, ...]) -> None:
         for k in range(story.graph.agents):
             sample = tuple(part[k] for part in inbox.samples["next"])
             alone = float(story.model.loss(inbox.anchor[k], sample))
-            noise = noises[k].observe(alone, 0.05)
+            noise = noises[k].observe(alone, nu_noise)
             shares = {"anchor": (1.0, inbox.anchor[k])}
             for slot, sender in enumerate([k, *story.graph.neighbours(k)]):
                 if not bool(inbox.heard[k, slot]):
                     continue
                 message = torch.cat((inbox.rows[inbox.source[k, slot]], inbox.own[k, 3:]))
                 delta = float(story.model.loss(message, sample)) - alone
-                sums[k, sender] = 0.98 * sums[k, sender] + delta
+                sums[k, sender] = 0.98 * sums[k, sender] + (delta / noise if units == "anchor" else delta)
                 kept = True
                 for nu, allowed in zip(rule.scales, z, strict=True):
                     mean, square = memory[k, sender, nu]
@@ -181,6 +190,17 @@ def test_it_gains_over_no_cooperation_and_over_the_paper(byzantine: int) -> None
     alone = regret(rules.alone(), byzantine)
     assert regret(anchored(), byzantine) < 0.75 * alone
     assert regret(anchored(), byzantine) < 0.75 * regret(rules.loss_based(), byzantine)
+
+
+def test_in_units_of_the_anchors_loss_the_first_rounds_do_less_harm() -> None:
+    def early(rule: Any) -> tuple[float, float]:
+        result = simulate(target_localization(agents=40), rule=rule, rounds=40, seeds=2)
+        regret, alone = (float(result[name].isel(round=slice(-5, None)).mean()) for name in ("regret", "alone_regret"))
+        return regret, alone
+
+    (usual, alone), (scaled, _) = early(anchored()), early(anchored(units="anchor", eta=0.05, noise=0.2))
+    assert usual > 1.5 * alone
+    assert scaled < alone
 
 
 def test_it_rescues_rules_that_fail() -> None:
