@@ -45,7 +45,7 @@ ATTACKS = [
     duplicate(),
     dropping(),
     label_flip(),
-    best_response(lengths=1, refinements=1, horizon=1),
+    best_response(lengths=1, refinements=1, horizon=1, ahead=2, imitates=(attacks.dissensus(),)),
     attacks.rop(),
     attacks.poisoned_fl(window=3),
     attacks.variance_inflation(),

@@ -33,8 +33,9 @@ def test_the_step_goes_down_the_gradient_of_the_mixture() -> None:
     aim, step, before = torch.tensor([1.0, 1.0]).double(), 0.3, [0.2, -0.4, 0.1]
     inbox = one_agent(own, *others, aim=aim.tolist())
     logits = torch.tensor(before, dtype=torch.float64, requires_grad=True)
-    mixture = logits.softmax(0) @ torch.tensor([own, *others], dtype=torch.float64)
-    (gradient,) = torch.autograd.grad((mixture - aim).square().sum(), logits)
+    with torch.enable_grad():
+        mixture = logits.softmax(0) @ torch.tensor([own, *others], dtype=torch.float64)
+        (gradient,) = torch.autograd.grad((mixture - aim).square().sum(), logits)
     expected = logits.detach() - step * gradient / gradient.abs().max()
     table = torch.tensor(before, dtype=torch.float64).expand(3, 3).contiguous()
     torch.testing.assert_close(l2c(step).combine(inbox, (table,)).state[0][0], expected)

@@ -29,8 +29,10 @@ RULES = [
     rules.loss_based(judge="same", smoothing=0.5),
     rules.loss_based(start=100.0),
 ]
+PLAY_AHEAD = {"best-response": attacks.best_response(ahead=1, lengths=2), "strongest": attacks.strongest(rounds=1)}
+"""Playing ahead as usual takes long, and shows no more."""
 ATTACKS = [
-    *(attack() for attack in catalogue(attacks).values()),
+    *(PLAY_AHEAD.get(name) or attack() for name, attack in catalogue(attacks).items()),
     attacks.uniform(15, 16),
     attacks.gaussian(3.0, 0.0),
     attacks.sign_flip(10.0),

@@ -75,9 +75,8 @@ class best_response:
     `imitates`.
 
     Example:
-        >>> from varangian import attacks
-        >>> attacks.best_response(lengths=3, refinements=1, imitates=())
-        best_response(lengths=3, refinements=1, horizon=5, patience=2.0, reach=100.0, ahead=50, imitates=(), rule=None)
+        >>> from varangian import attacks, rules
+        >>> attack = attacks.best_response(lengths=3, ahead=20, rule=rules.average())
 
     Reference:
         Ours. It stands for the omniscient adversary of the theory.

@@ -21,7 +21,7 @@ def catalogue(package: types.ModuleType) -> dict[str, type[Any]]:
 
     >>> from varangian import rules
     >>> sorted(catalogue(rules))[:2]
-    ['alone', 'average']
+    ['alone', 'anchored']
     """
     exported = {name: getattr(package, name) for name in package.__all__}
     return {
@@ -72,7 +72,7 @@ def made(
 
     >>> from varangian import rules
     >>> made("distance-based:p=1", "rule", catalogue(rules))
-    distance_based(target='current', p=1.0, smoothing=None)
+    distance_based(target='current', p=1.0, smoothing=None, start=0.0)
 
     A parameter may itself be a rule or an attack. It must be the last one: all parameters after it belong to it.
 
