@@ -72,6 +72,7 @@ def small() -> Any:
     return studies.target_localization(agents=12)
 
 
+SEARCH = attacks.best_response(2, 0, horizon=0, every=4, ahead=8, imitates=(attacks.dissensus(),))
 RUNS: dict[str, dict[str, Any]] = {
     "sgd": {"task": softmax()},
     "momentum": {"task": softmax(optimiser=sgd(momentum=0.9, weight_decay=0.01))},
@@ -84,6 +85,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "float64": {"task": softmax(), "dtype": "float64"},
     "changing": {"task": softmax(), "graph": changing, "attack": attacks.not_finite(), "byzantine": 1},
     "sleeper": {"task": small(), "attack": attacks.sleeper(8, attacks.pulling()), "byzantine": 3, "graph": None},
+    "best response": {"task": small(), "attack": SEARCH, "byzantine": 3, "seeds": 2, "graph": None},
+    "strongest": {"task": small(), "attack": attacks.strongest(rounds=6), "byzantine": 3, "graph": None},
     "study": {"task": small(), "byzantine": 3, "seeds": 3, "graph": None},
     "thinned": {"task": small(), "record_every": 4, "graph": None},
 }

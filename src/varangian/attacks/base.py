@@ -141,7 +141,10 @@ class View:
 
 class Attack(Protocol[State]):
     def init(self, own: Float[Tensor, "byzantine parameter"]) -> State:
-        """The state before the first round, from the Byzantine agents' first models."""
+        """The state before the first round, from the Byzantine agents' first models.
+
+        A state is a (nested) tuple of tensors and keeps its structure, so that a run can be resumed. A tensor without
+        rows may get rows in the first round."""
         ...
 
     def send(self, view: View, state: State) -> tuple[ToAll | ToEach, State]: ...

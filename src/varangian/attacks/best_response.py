@@ -148,12 +148,13 @@ class Search:
 
     knows: ClassVar[tuple[Knowledge, ...]] = ("messages", "rule", "sample", "truth")
 
-    def init(self, own: Own) -> tuple[Told, ...]:
-        return ()
+    def init(self, own: Own) -> tuple[Told]:
+        return (own[:0],)
 
-    def send(self, view: View, state: tuple[Told, ...]) -> tuple[ToEach, tuple[Told, ...]]:
+    def send(self, view: View, state: tuple[Told]) -> tuple[ToEach, tuple[Told]]:
         outlook = Outlook.of(view, self.rule, self.horizon, self.patience)
-        best = again(outlook, state[0]) if state and view.round % self.every else self.found(view, outlook)
+        (last,) = state
+        best = again(outlook, last) if len(last) and view.round % self.every else self.found(view, outlook)
         return best.sent(view, outlook), (best.told - view.adapted,)
 
     def found(self, view: View, outlook: Outlook) -> Best:

@@ -110,9 +110,12 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             found = tensors.get(f"state/{i}")
-            if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+            # A table without rows is one that an attack fills in its first round, when it knows the graph.
+            empty = leaf.ndim > 0 and len(leaf) == 0
+            if found is None or found.dtype != leaf.dtype or (found.shape != leaf.shape and not empty):
                 raise BadInput(f"{path} does not hold the state of this run; remove it, or run without --resume")
-            leaf = torch.empty_like(leaf).copy_(found)  # keep the memory order, so that sums round the same way
+            # Keep the memory order, so that sums round the same way.
+            leaf = found.to(leaf.device) if empty else torch.empty_like(leaf).copy_(found)
         filled.append(leaf)
     recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
     return cast(State, tree_unflatten(filled, spec))._replace(round=round)

@@ -12,13 +12,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
 from varangian.attacks.base import Attack, View
 from varangian.core.draws import Draws
@@ -239,6 +240,17 @@ def _attack_shapes(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> 
                 yield f"silent should hold True or False for each of {count} {what}s, not {_kind(sent.silent)}"
 
 
+def _attack_forgets_its_shape(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
+    """A resumed run fills the state of `init`. Only a tensor without rows may get rows in the first round."""
+    states = [state for _, state, _ in Stage.of(dtype, parameters).play(attack)]
+    for before, after in pairwise(states):
+        old, new = tree_leaves(before), tree_leaves(after)
+        if tree_structure(before) != tree_structure(after) or any(
+            _kind(one) != _kind(other) and len(one) for one, other in zip(old, new, strict=True)
+        ):
+            yield f"a state keeps its structure and its shapes, but {before!r} became {after!r}"
+
+
 def _same_attack_twice(attack: Attack[Any], dtype: torch.dtype, parameters: int) -> Complaints:
     return _twice(lambda: [sent for _, _, sent in Stage.of(dtype, parameters).play(attack)])
 
@@ -353,6 +365,7 @@ RULE_PROPERTIES: Mapping[str, Property] = {
 ATTACK_PROPERTIES: Mapping[str, Property] = {
     "one row for each sender or edge": _attack_shapes,
     "declared knowledge": undeclared,
+    "a state of one shape": _attack_forgets_its_shape,
     "determinism": _same_attack_twice,
     "no mutation of the view": _attack_mutates,
     "equivariance to relabelling agents": _attack_labels_matter,
