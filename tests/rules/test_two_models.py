@@ -152,7 +152,7 @@ def last(task: Task, rule: Any, rounds: int = 150) -> State:
 
 
 def test_federated_point_estimation() -> None:
-    """Section 3.3 of Ditto: tasks are drawn around one point, and each agent sees its own with noise.
+    """The setting of Ditto's analysis: tasks are drawn around one point, and each agent sees its own with noise.
 
     The best λ follows from the two variances. It beats both learning alone and the mean of all.
     """

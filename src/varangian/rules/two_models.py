@@ -54,8 +54,8 @@ class ditto:
         >>> result = simulate(study, rule=rules.ditto(rules.median(), strength=0.5), rounds=5)
 
     Reference:
-        Li, Hu, Beirami and Smith, "Ditto: fair and robust federated learning through personalization", ICML 2021,
-        algorithm 1. https://arxiv.org/abs/2012.04221
+        Li, Hu, Beirami and Smith, "Ditto: fair and robust federated learning through personalization", ICML 2021.
+        https://arxiv.org/abs/2012.04221
     """
 
     rule: AnyRule = field(default_factory=average)
@@ -117,7 +117,7 @@ class apfl:
         >>> result = simulate(study, rule=rules.apfl(alpha=0.75, adaptive=False), rounds=5)
 
     Reference:
-        Deng, Kamani and Mahdavi, "Adaptive personalized federated learning", 2020, algorithm 1.
+        Deng, Kamani and Mahdavi, "Adaptive personalized federated learning", 2020.
         https://arxiv.org/abs/2003.13461
     """
 
