@@ -12,8 +12,9 @@ from torch import Tensor
 
 from varangian import BadInput, attacks, rules, simulate, studies
 from varangian.attacks.base import View
-from varangian.attacks.best_response import best_response, worst_neighbour
+from varangian.attacks.best_response import best_response
 from varangian.attacks.copying import scaled
+from varangian.attacks.message_search import worst_neighbour
 from varangian.attacks.statistical import alie, inner_product
 from varangian.attacks.true_risk import gradient_of_risk, improved
 from varangian.core.draws import Draws
