@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from varangian import testing as testing
     from varangian.core import optimisers as optimisers
     from varangian.core.draws import Draws as Draws
+    from varangian.core.errors import BadInput as BadInput
     from varangian.core.graph import Graph as Graph
     from varangian.core.scene import Scene as Scene
     from varangian.core.task import Task as Task
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
     from varangian.engine.results import load as load
     from varangian.engine.results import summary as summary
     from varangian.engine.run import simulate as simulate
-    from varangian.errors import BadInput as BadInput
     from varangian.report.tournament import tournament as tournament
     from varangian.studies import data as data
 
 _MEMBERS = {
-    "BadInput": "errors",
+    "BadInput": "core.errors",
     "Draws": "core.draws",
     "Graph": "core.graph",
     "RayCluster": "engine.cluster.ray_cluster",

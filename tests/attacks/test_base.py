@@ -11,7 +11,7 @@ from attack_views import common_goal
 
 from varangian import attacks, simulate
 from varangian.attacks.base import KNOWLEDGE, Informed, ToAll, View, in_words, knowledge_of
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.experiments.spec import catalogue
 
 

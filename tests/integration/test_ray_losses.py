@@ -14,8 +14,8 @@ from ray_clusters import add_machine, parent, workers
 from spread_networks import ABOUT, STUDY, alike
 
 from varangian import RayCluster, simulate
+from varangian.core.errors import BadInput
 from varangian.engine.callbacks import Progress
-from varangian.errors import BadInput
 
 pytest.importorskip("ray", reason="needs Ray")
 

@@ -14,6 +14,7 @@ from spread_networks import ABOUT, STUDY, alike
 
 from varangian import Graph, RayCluster, Task, attacks, rules, simulate, studies
 from varangian.core import optimisers
+from varangian.core.errors import BadInput
 from varangian.core.scene import Scene
 from varangian.engine.cluster import actors
 from varangian.engine.cluster.actors import ActorGroup, ShardActor
@@ -24,7 +25,6 @@ from varangian.engine.cluster.shard import ShardOptions
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import cut
 from varangian.engine.options import RunOptions
-from varangian.errors import BadInput
 
 ray = pytest.importorskip("ray", reason="needs Ray")
 MOST_SHARDS = 4  # on a ring, each of four parts sends to two others

@@ -18,8 +18,8 @@ from PIL import Image
 
 from varangian import rules, studies
 from varangian.attacks import uniform
+from varangian.core.errors import BadInput
 from varangian.engine.run import simulate
-from varangian.errors import BadInput
 from varangian.report import curves, draw_figures, network
 from varangian.report.curve_figure import scenarios
 from varangian.report.figures import final_trust, largest_minority, neighbours

@@ -21,10 +21,10 @@ import xarray as xr
 from rich.console import Console
 
 from varangian import cli
+from varangian.core.errors import BadInput
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, plan_for
 from varangian.experiments.sweep import sweep

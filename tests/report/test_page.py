@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from varangian import cli
+from varangian.core.errors import BadInput
 from varangian.engine.results import final, save
-from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml, plan_for
 from varangian.experiments.summary import write_summary
 from varangian.experiments.sweep import sweep

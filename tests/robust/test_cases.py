@@ -13,7 +13,7 @@ from robust_table import RULES
 from torch import Tensor
 
 from varangian import robust
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.robust.network import sort_columns
 
 

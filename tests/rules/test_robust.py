@@ -19,12 +19,12 @@ from torch import Tensor
 from varangian import Graph, Task, attacks, robust, rules, simulate, studies
 from varangian.attacks import gaussian, sign_flip
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.inbox import DIRECT, Direct, Inbox
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
 from varangian.engine.compute.evaluator import Fast
 from varangian.engine.results import final
-from varangian.errors import BadInput
 from varangian.experiments.spec import made
 from varangian.rules.nearest import krum, monna, multi_krum
 from varangian.rules.robust import centerpoint, geometric_median, median, nearest_neighbour_mixing, trimmed_mean

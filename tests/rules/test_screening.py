@@ -18,13 +18,13 @@ from torch import Tensor
 from varangian import Graph, Task, rules, simulate
 from varangian.attacks import gaussian, pulling, sign_flip
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.execution import Execution
 from varangian.core.inbox import Inbox
 from varangian.core.models.base import Formula, Sample
 from varangian.core.task import Quadratic
 from varangian.engine.compute.evaluator import Fast
 from varangian.engine.results import final
-from varangian.errors import BadInput
 from varangian.experiments.spec import made
 from varangian.rules import neighbourhoods as nearby
 from varangian.rules.outliers import ios

@@ -13,9 +13,9 @@ from torch import Tensor
 from varangian.attacks.base import KNOWLEDGE, AnyAttack, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.simple import sign_flip
 from varangian.attacks.victims import Company, sender_row, to_each
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
 from varangian.core.models.base import Sample
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

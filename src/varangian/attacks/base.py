@@ -18,11 +18,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput, unknown
 from varangian.core.ground_truth import Risk
 from varangian.core.messages import ToAll, ToEach
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.wiring import Wiring
-from varangian.errors import BadInput, unknown
 from varangian.rules.base import Rule
 
 State = TypeVar("State")

@@ -15,8 +15,8 @@ from varangian.attacks.rehearsal import Plans, begun, check_choices, known_by, m
 from varangian.attacks.simple import sign_flip
 from varangian.attacks.statistical import alie, inner_product
 from varangian.attacks.topological import dissensus
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
-from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
 Own = Float[Tensor, "byzantine parameter"]

@@ -11,10 +11,10 @@ from torch.nn.functional import normalize
 
 from varangian.attacks.base import Knowledge, View
 from varangian.attacks.true_risk import PerAgent, Told, curvature_times, gradient_of_risk, improved
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
 from varangian.core.models.base import HasInputLayer, InputLayer, Model, Models, Sample
 from varangian.core.task import JudgedOn
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 Curvature = Float[Tensor, "agent parameter parameter"]

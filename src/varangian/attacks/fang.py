@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 
 from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, sender_row, to_each
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

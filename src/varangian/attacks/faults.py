@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.attacks.base import Knowledge, View
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from varangian.attacks.base import KNOWLEDGE, AnyAttack, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.statistical import inner_product
 from varangian.attacks.victims import networks_of, sender_row
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

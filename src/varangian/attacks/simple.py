@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Knowledge, Poisons, View, is_local, knowledge_of
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

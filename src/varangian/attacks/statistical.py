@@ -19,8 +19,8 @@ from torch.nn.functional import normalize
 
 from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, to_each
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 Deviation = Literal["std", "unit", "sign"]

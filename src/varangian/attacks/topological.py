@@ -14,8 +14,8 @@ from torch.nn.functional import embedding_bag
 
 from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, once_per_wiring, to_each
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
-from varangian.errors import BadInput
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

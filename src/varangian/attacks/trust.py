@@ -11,8 +11,8 @@ from torch import Tensor
 from varangian.attacks.base import KNOWLEDGE, AnyAttack, Knowledge, Poisons, View, knowledge_of
 from varangian.attacks.drifting import variance_inflation
 from varangian.attacks.true_risk import improved
+from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
-from varangian.errors import BadInput
 
 Own = Float[Tensor, "byzantine parameter"]
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from varangian.attacks.base import View
+from varangian.core.errors import BadInput
 from varangian.core.layout import pieces
 from varangian.core.wiring import Wiring
-from varangian.errors import BadInput
 
 Made = TypeVar("Made")
 

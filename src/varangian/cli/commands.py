@@ -14,8 +14,8 @@ from varangian.cli.reproduce import reproduce
 from varangian.cli.run import run
 from varangian.cli.signals import terminate_is_interrupt
 from varangian.cli.tournament import tournament
+from varangian.core.errors import BadInput
 from varangian.core.version import __version__
-from varangian.errors import BadInput
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies import data as datasets
 from varangian.studies.data.arrays import digest
 from varangian.studies.data.catalogue import DATASETS, Dataset, how_to_get

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import varangian
-from varangian.errors import unknown
+from varangian.core.errors import unknown
 from varangian.experiments import cards, spec
 from varangian.experiments.spec import catalogue, first_line
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from varangian import experiments
+from varangian.core.errors import BadInput
 from varangian.engine.cluster import RayCluster, chosen
 from varangian.engine.options import RunSettings, option_fields, option_types
-from varangian.errors import BadInput
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

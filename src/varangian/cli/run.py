@@ -36,9 +36,9 @@ from varangian.cli.options import (
     with_run_options,
 )
 from varangian.cli.signals import connected
+from varangian.core.errors import BadInput
 from varangian.engine.cluster import RayCluster
 from varangian.engine.options import RunSettings
-from varangian.errors import BadInput
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -34,8 +34,8 @@ from varangian.cli.options import (
     with_run_options,
 )
 from varangian.cli.signals import connected
+from varangian.core.errors import BadInput
 from varangian.engine.options import RunSettings
-from varangian.errors import BadInput
 
 
 @with_run_options(without=["record_every"])

@@ -18,10 +18,10 @@ from torch.func import vmap
 from torch.utils.data import Dataset
 
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.execution import Execution
 from varangian.core.models.base import Models, Sample
 from varangian.core.models.stacked import Stacked
-from varangian.errors import BadInput
 
 EpochEnds = Literal["longest", "shortest"]
 Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Array = np.ndarray[Any, Any]
 

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.geometric import distinct, pairs_within
 from varangian.core.memory import check_fits
-from varangian.errors import BadInput
 
 if TYPE_CHECKING:
     import networkx as nx

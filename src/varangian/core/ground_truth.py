@@ -9,9 +9,9 @@ from functools import cached_property
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.graph import Neighbourhoods
 from varangian.core.models.base import Models
-from varangian.errors import BadInput
 
 Risk = Callable[[Models], Float[Tensor, " agent"]]
 """r_k(θ_k) for every agent k: exact if the task knows the risk, else the loss on held-out data."""

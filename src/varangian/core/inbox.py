@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from varangian.core.draws import PairDraws
+from varangian.core.errors import BadInput
 from varangian.core.ground_truth import Truth
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.task import JudgedOn
-from varangian.errors import BadInput
 
 Table = Float[Tensor, "agent slot"]
 

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 
 def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget: int | None = None) -> None:
@@ -20,7 +20,7 @@ def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget:
 
     >>> check_fits(10**9, "a network", budget=100 * 2**20)
     Traceback (most recent call last):
-    varangian.errors.BadInput: a network needs about ... GiB of memory, but only 0.1 GiB is available; ...
+    varangian.core.errors.BadInput: a network needs about ... GiB of memory, but only 0.1 GiB is available; ...
     """
     place = torch.device(device)
     needed, most = _held(place) + more, budget if budget is not None else _most(place)

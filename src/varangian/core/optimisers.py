@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.models.base import Models
-from varangian.errors import BadInput
 
 State = tuple[Tensor, ...]
 StepSize = Float[Tensor, "agent 1"]

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.task import Task
-from varangian.errors import BadInput
 
 Byzantine = int | float | Sequence[int]
 """The number of Byzantine agents (drawn by seed), or their share between 0 and 1, or a list of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, pooled
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.execution import Execution, using
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Loss, Stacked
 from varangian.core.optimisers import Optimiser, sgd
-from varangian.errors import BadInput
 
 Some = slice | Int[Tensor, " some"]
 """A choice of agents."""

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.graph import MAX_ENTRIES, Graph, Neighbourhoods, TimeVarying
 from varangian.core.layout import is_by_column
 from varangian.core.messages import Delivered
-from varangian.errors import BadInput
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from varangian.attacks.base import Attack
+from varangian.core.errors import BadInput
 from varangian.core.files import whole
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from varangian.core.errors import BadInput
 from varangian.core.execution import Execution
 from varangian.core.graph import Graph
 from varangian.core.scene import Scene
 from varangian.core.sizes import read_size
 from varangian.engine.options import RunOptions
-from varangian.errors import BadInput
 
 
 def execution_for(options: RunOptions, scenes: Sequence[Scene]) -> Execution:

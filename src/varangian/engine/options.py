@@ -13,8 +13,8 @@ from dataclasses import Field, dataclass, field, fields
 from types import NoneType
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
+from varangian.core.errors import BadInput, unknown
 from varangian.core.sizes import read_size
-from varangian.errors import BadInput, unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -88,7 +88,7 @@ record_every=None, byzantine_listen=False)
 
         >>> RunOptions.of({"thread": 2})
         Traceback (most recent call last):
-        varangian.errors.BadInput: unknown option 'thread'; did you mean 'threads'? (known: ...)
+        varangian.core.errors.BadInput: unknown option 'thread'; did you mean 'threads'? (known: ...)
         """
         known = [one.name for one in fields(RunOptions)]
         for name in given:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pickle import PicklingError
 from typing import TypeVar, cast
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")

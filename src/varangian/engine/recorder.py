@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.models.base import Models, own_loss
 from varangian.core.scene import Scene
 from varangian.engine.state import Seen, State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 
 Measured = Mapping[str, Float[Tensor, " agent"]]
 

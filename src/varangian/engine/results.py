@@ -13,12 +13,12 @@ import xarray as xr
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.files import whole
 from varangian.core.scene import Scene
 from varangian.engine.recorder import Recorder
 from varangian.engine.triggers import SUCCESS
 from varangian.engine.world import World
-from varangian.errors import BadInput
 
 Array = np.ndarray[Any, Any]
 

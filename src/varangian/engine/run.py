@@ -12,6 +12,7 @@ import xarray as xr
 
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.memory import check_fits
 from varangian.core.scene import Byzantine, Scene
@@ -28,7 +29,6 @@ from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import World, attacked, prepare
-from varangian.errors import BadInput
 from varangian.rules.base import Rule
 from varangian.rules.paper import loss_based
 from varangian.studies.study import Study

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import xarray as xr
 
+from varangian.core.errors import BadInput
 from varangian.engine import results
 from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.process_pool import Lost
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, file_of, keep, play
 from varangian.experiments.config import Plan
 

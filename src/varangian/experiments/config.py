@@ -18,6 +18,7 @@ import torch
 from varangian import attacks, rules, studies
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput, unknown
 from varangian.core.memory import check_fits
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, choose_byzantine
@@ -26,7 +27,6 @@ from varangian.engine.compute.compile import check_compiler
 from varangian.engine.compute.memory import LEAST_PER_AGENT, estimate
 from varangian.engine.device import execution_for, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, option_types, takes_run_options
-from varangian.errors import BadInput, unknown
 from varangian.experiments.spec import catalogue, made, settings_of, tidied, with_settings
 from varangian.studies.study import Study
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from varangian.core.errors import BadInput
 from varangian.engine.options import RunOptions, option_types
-from varangian.errors import BadInput
 from varangian.experiments.config import from_toml
 from varangian.experiments.lock import LOCK
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 try:
     import fcntl

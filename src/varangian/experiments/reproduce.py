@@ -9,9 +9,9 @@ from typing import Any, Unpack
 import numpy as np
 import xarray as xr
 
+from varangian.core.errors import unknown
 from varangian.engine import results
 from varangian.engine.options import RunSettings
-from varangian.errors import unknown
 from varangian.experiments.config import DEFAULT_RULES, Plan, plan_for
 
 PAPER = ("target-localization", "human-activity", "digits")

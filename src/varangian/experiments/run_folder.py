@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from varangian.core.errors import BadInput
 from varangian.core.files import whole
-from varangian.errors import BadInput
 from varangian.experiments.config import Plan, as_toml
 from varangian.experiments.folder_state import (
     CONFIG,

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from varangian.errors import BadInput, unknown
+from varangian.core.errors import BadInput, unknown
 
 Named = Mapping[str, type[Any]]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from varangian import studies
+from varangian.core.errors import BadInput
 from varangian.engine.options import RunOptions, option_types
-from varangian.errors import BadInput
 from varangian.experiments.spec import catalogue, settings_of
 
 

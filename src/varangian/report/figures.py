@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from varangian.core.errors import BadInput
 from varangian.engine.results import Array
-from varangian.errors import BadInput
 from varangian.report.curve_figure import curves
 from varangian.report.spread import BYZANTINE, GROUPS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import xarray as xr
 
+from varangian.core.errors import BadInput
 from varangian.engine import results
-from varangian.errors import BadInput
 from varangian.experiments.folder_state import FINISHED
 from varangian.experiments.run_folder import RunFolder, recover, writing
 from varangian.experiments.summary import write_summary

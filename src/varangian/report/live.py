@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import xarray as xr
 
+from varangian.core.errors import BadInput
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan, as_toml
 from varangian.report.cells import Detail, cell_tree, listed_agents, network_tree

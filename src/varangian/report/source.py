@@ -9,8 +9,8 @@ from pathlib import Path
 
 import xarray as xr
 
+from varangian.core.errors import BadInput
 from varangian.engine import results
-from varangian.errors import BadInput
 from varangian.experiments.summary import summary_rows
 from varangian.report.command import command_of
 from varangian.report.table import Row

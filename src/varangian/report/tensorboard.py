@@ -12,12 +12,12 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.engine.callbacks import Callback
 from varangian.engine.recorder import Recorder
 from varangian.engine.results import UNWEIGHED, higher_is_better
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell
 
 POINTS = 500

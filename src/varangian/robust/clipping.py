@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.robust.coordinatewise import median
 from varangian.robust.gram import centre_of, squared_to
 from varangian.robust.selection import squared_from

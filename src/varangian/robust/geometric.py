@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.robust.gram import Products, products
 from varangian.robust.stack import Array, Mask, Present, admit
 from varangian.robust.weights import combine, lowest, only

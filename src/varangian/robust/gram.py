@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.robust.stack import Array, Mask, Present, Stack, admit, everyone, look
 
 _AT_ONCE = 2**18

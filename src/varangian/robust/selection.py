@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.robust.gram import first, products, row, squared_to
 from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, look
 from varangian.robust.weights import combine, lowest, mix

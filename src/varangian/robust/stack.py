@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
 """Torch in, torch out; NumPy in, NumPy out."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox, Table
 from varangian.core.models.base import Models
-from varangian.errors import BadInput
 
 State = TypeVar("State")
 

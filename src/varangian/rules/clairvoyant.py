@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Table, by_inverse, everyone, normalised, uniformly
 from varangian.rules.mixture_loss import onto_self

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
 from varangian.rules.mixture_loss import onto_self

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Table = Float[Tensor, "agent slot"]
 Kept = Bool[Tensor, "agent slot"]

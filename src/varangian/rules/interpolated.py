@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Smoothed, Table, by_inverse, everyone, not_worse, smooth
 

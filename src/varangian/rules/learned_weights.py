@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.messages import finite_rows
 from varangian.core.task import JudgedOn
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
 from varangian.rules.mixture_loss import onto_self

@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.layout import in_pieces
 from varangian.core.messages import finite_rows
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import (
     Kept,
@@ -70,7 +70,7 @@ class f_resilient:
         >>> from varangian import rules
         >>> rules.f_resilient(f=10, search="exact").init(torch.zeros(1, 31))
         Traceback (most recent call last):
-        varangian.errors.BadInput: f-resilient: there are 30045015 ways to leave out 10 of 30 neighbours, ...
+        varangian.core.errors.BadInput: f-resilient: there are 30045015 ways to leave out 10 of 30 neighbours, ...
 
     Reference:
         Li, Abbas and Koutsoukos, "Resilient distributed diffusion in networks with adversaries" (R-DLMSAW), IEEE

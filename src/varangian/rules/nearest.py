@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from varangian import robust
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
-from varangian.errors import BadInput
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, tolerated
 from varangian.rules.robust_steps import (

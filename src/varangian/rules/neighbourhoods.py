@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Heard = Bool[Tensor, "agent slot"]
 
@@ -68,7 +68,7 @@ def check_tolerated(f: float) -> None:
 
     >>> check_tolerated(1.5)
     Traceback (most recent call last):
-    varangian.errors.BadInput: f must be a share below 1 or a whole number of neighbours, but is 1.5
+    varangian.core.errors.BadInput: f must be a share below 1 or a whole number of neighbours, but is 1.5
     """
     if not (0 <= f < 1 or (1 <= f < float("inf") and f == int(f))):
         raise BadInput(f"f must be a share below 1 or a whole number of neighbours, but is {f}")

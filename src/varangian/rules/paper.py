@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import (
     Smoothed,

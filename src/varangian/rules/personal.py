@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Kept, Table, everyone, normalised, uniformly
 from varangian.rules.mixture_loss import judged

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
-from varangian.errors import BadInput
 from varangian.rules.base import Combined, Companion, Rule, companion_of
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, honest_majority, others, tolerated

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, others, tolerated

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Kept, Table, normalised
 from varangian.rules.neighbourhoods import (

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.errors import BadInput
 from varangian.rules.base import Combined
 from varangian.rules.evidence import Smoothed, Table, by_inverse, not_worse, smooth
 from varangian.rules.mixture_loss import onto_self

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.errors import BadInput
 from varangian.rules.base import Combined, Companion, Rule, check_inner, companion_of
 from varangian.rules.evidence import (
     Smoothed,

@@ -16,11 +16,11 @@ from varangian.attacks import shrink, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.batches import Pool
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
 from varangian.core.scene import Scene, byzantine_order
 from varangian.core.task import JudgedOn, Stale, Task
-from varangian.errors import BadInput
 from varangian.studies import data
 from varangian.studies.supervised import correct, limited, seeded
 

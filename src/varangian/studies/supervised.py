@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.task import Task
-from varangian.errors import BadInput
 
 
 def correct(predicted: Float[Tensor, "item label"], label: Tensor) -> Float[Tensor, " item"]:

@@ -13,11 +13,11 @@ from torch import Tensor
 from varangian.attacks import pulling, uniform
 from varangian.attacks.base import AnyAttack
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
-from varangian.errors import BadInput
 
 TARGETS = ((10.84, 10.76), (20.42, 20.26), (20.51, 10.40), (10.78, 20.30))
 

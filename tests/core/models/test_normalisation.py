@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 import varangian
 from varangian import Graph, Task, attacks, rules
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.models.stacked import Stacked
 from varangian.core.optimisers import adam, sgd
-from varangian.errors import BadInput
 
 torch.set_num_threads(1)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from varangian.core.errors import BadInput
 from varangian.engine.cluster import actors
 from varangian.engine.cluster.actors import LostShard
-from varangian.errors import BadInput
 
 ray = pytest.importorskip("ray", reason="needs Ray")
 NEED = {"CPU": 1.0}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from varangian.core.errors import BadInput
 from varangian.engine.cluster.snapshots import Snapshots
-from varangian.errors import BadInput
 
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["on disk", "in memory"])

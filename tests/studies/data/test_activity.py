@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies import data
 from varangian.studies.data import locate
 

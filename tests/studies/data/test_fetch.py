@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from varangian.cli.data import app
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data import Original, dataset, fetch, locate, school
 from varangian.studies.data.arrays import record_of
 from varangian.studies.data.catalogue import DATASETS

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies import data
 from varangian.studies.data import locate
 from varangian.studies.data.arrays import digest, record_of

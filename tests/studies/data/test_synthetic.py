@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data import Digits, draw_digit, locate, synthetic, synthetic_digits
 from varangian.studies.data.glyphs import digit_fonts
 

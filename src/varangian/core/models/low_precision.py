@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from varangian.core.errors import BadInput, unknown
 from varangian.core.execution import Execution
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Stacked
-from varangian.errors import BadInput, unknown
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

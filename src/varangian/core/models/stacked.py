@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 
+from varangian.core.errors import BadInput, unknown
 from varangian.core.execution import DEFAULT, Execution, thread_copy
 from varangian.core.models.base import InputLayer, Models, Sample
 from varangian.core.models.conv_rewrite import rewritten
 from varangian.core.models.cuda_graphs import forward_of
-from varangian.errors import BadInput, unknown
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From the predictions and targets of one batch to their mean loss."""

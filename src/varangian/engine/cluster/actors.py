@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from varangian.core.errors import BadInput
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.shard import Array, Shard, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part
-from varangian.errors import BadInput
 
 AHEAD = 4
 """How many rounds are requested before the first of them is finished."""

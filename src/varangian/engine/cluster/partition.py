@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
-from varangian.errors import BadInput
 
 SLACK = 0.03
 """How far the size of a shard may differ from the mean, as a fraction: a little freedom saves many messages."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from varangian.errors import BadInput, unknown
+from varangian.core.errors import BadInput, unknown
 
 NAMESPACE = "varangian"
 PATIENCE = 5.0

@@ -19,6 +19,7 @@ import xarray as xr
 from torch import Tensor
 
 from varangian.attacks.base import Attack
+from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.scene import Byzantine, Scene
 from varangian.engine import results
@@ -31,7 +32,6 @@ from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder, recording_plan
-from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
 STAGES = ("adapt", "exchange", "judge", "combine")

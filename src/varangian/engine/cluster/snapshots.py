@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 Snapshot = tuple[int, Sequence[bytes]]
 """The number of the round, and the state of every part after it."""

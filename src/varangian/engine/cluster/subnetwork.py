@@ -16,6 +16,7 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, is_local
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Models
@@ -25,7 +26,6 @@ from varangian.core.task import PerAgent, Task, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.world import World, groups_of, imagined_sampler, judging_model, placed, sampler, stored
-from varangian.errors import BadInput
 
 
 @dataclass(frozen=True, eq=False)

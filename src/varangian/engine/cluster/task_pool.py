@@ -9,9 +9,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from varangian.core.errors import BadInput
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.process_pool import TRIES, Lost
-from varangian.errors import BadInput
 from varangian.studies.data.locate import VARIABLE
 
 Piece = TypeVar("Piece")

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.exchange import Exchange
 from varangian.core.execution import Execution
 from varangian.core.inbox import Inbox
@@ -34,7 +35,6 @@ from varangian.engine.compute.cpp.build import compiler
 from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.executor import CombinedNetwork, CombineTable, Drawer
 from varangian.engine.kernels.registry import Kernel, kernel_for
-from varangian.errors import BadInput
 from varangian.rules.base import Rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -12,9 +12,9 @@ from varangian import attacks as attack_room
 from varangian import rules as rule_room
 from varangian.attacks.base import Knowledge, knowledge_of
 from varangian.core.draws import Draws
+from varangian.core.errors import BadInput
 from varangian.core.scene import Byzantine, choose_byzantine
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
 from varangian.experiments.spec import catalogue, settings_of, tidied

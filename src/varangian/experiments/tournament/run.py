@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from varangian.core.errors import BadInput
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, RayCluster, chosen
@@ -27,7 +28,6 @@ from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.state import State
 from varangian.engine.world import World
-from varangian.errors import BadInput
 from varangian.experiments.cells import Cell, SeedsProgress
 from varangian.experiments.summary import headline
 from varangian.experiments.tournament.entries import Contest

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import (
     AGAIN,
     BROKEN,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 
 MOST_BYTES = 512 * 1024 * 1024
 """No array of these datasets is larger when unpacked. Files that claim more are not read."""
@@ -61,7 +61,7 @@ def check_array(where: str, array: NDArray[Any], field: Field) -> None:
 
     >>> check_array("labels.bin", np.array([3, 12]), Field("ui", (None,), 0, 9))
     Traceback (most recent call last):
-    varangian.errors.BadInput: labels.bin: has values 3..12 where 0..9 is expected; get it again, or delete it
+    varangian.core.errors.BadInput: labels.bin: has values 3..12 where 0..9 is expected; get it again, or delete it
     """
     fits = len(array.shape) == len(field.shape) and all(
         want is None or have == want for have, want in zip(array.shape, field.shape, strict=True)

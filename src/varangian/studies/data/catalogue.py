@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from varangian.errors import unknown
+from varangian.core.errors import unknown
 
 
 @dataclass(frozen=True)

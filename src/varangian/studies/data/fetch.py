@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import digest, one_line, record_of, verify_record
 from varangian.studies.data.catalogue import Original, dataset, how_to_get
 from varangian.studies.data.locate import cache_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.catalogue import KAGGLE_DIGITS
 from varangian.studies.data.locate import locate
 from varangian.studies.data.values import SIDE, Digits

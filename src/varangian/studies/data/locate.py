@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.catalogue import HUMAN_ACTIVITY, KAGGLE_DIGITS, MNIST, USPS, Dataset, how_to_get
 
 VARIABLE = "VARANGIAN_DATA"

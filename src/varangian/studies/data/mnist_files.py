@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import AGAIN, check_array, read_bytes, same_length
 from varangian.studies.data.catalogue import MNIST, MNIST_M
 from varangian.studies.data.locate import idx_file, locate

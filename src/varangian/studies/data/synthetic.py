@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import write_npz
 from varangian.studies.data.backgrounds import random_background
 from varangian.studies.data.glyphs import random_digit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import AGAIN, Field, check_array, read_bytes, read_npz, same_length, table
 from varangian.studies.data.catalogue import USPS
 from varangian.studies.data.locate import locate

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from varangian.errors import BadInput
+from varangian.core.errors import BadInput
 from varangian.studies.data.arrays import Field, read_npz, same_length
 
 SIDE = 28
