@@ -1,28 +1,59 @@
-"""Makes SIGTERM, which schedulers send to end a program, do the same as Ctrl-C: save a checkpoint."""
+"""Ctrl-C and SIGTERM, which schedulers send to end a program, do the same: save a checkpoint, and end."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import FrameType
 
 from varangian.engine.cluster import RayCluster
+
+RETRY = 0.05
+"""After how many seconds an interrupt that came during an import is sent again."""
 
 
 @contextmanager
 def terminate_is_interrupt() -> Iterator[None]:
-    """Within this block SIGTERM raises KeyboardInterrupt."""
-    before = signal.getsignal(signal.SIGTERM)
-    # Only the main thread may set a signal handler. If the parent process ignores SIGTERM, we keep ignoring it.
-    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+    """Within this block, SIGINT and SIGTERM raise KeyboardInterrupt. During an import they wait until it is done."""
+    # Only the main thread may set a signal handler.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A signal that the parent process ignores stays ignored.
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {one: handler for one, handler in before.items() if handler is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        for one, handler in before.items():
+            signal.signal(one, handler if handler is not None else signal.SIG_DFL)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, or send the signal again a little later if the program imports a module now.
+
+    Compiled modules are not made to be interrupted while they load: some turn the interrupt into another error, and
+    some end the whole process when it exits.
+    """
+    if not _importing(frame):
+        raise KeyboardInterrupt
+    again = threading.Timer(RETRY, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether the code that runs now was called by an import."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

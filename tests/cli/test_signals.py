@@ -1,0 +1,50 @@
+"""Signals end the command line, but never in the middle of an import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = """
+import sys, time
+print("importing", flush=True)
+sys.stdin.readline()  # until the signal is on its way
+for _ in range(20):
+    time.sleep(0.02)
+print("imported", flush=True)
+"""
+PROGRAM = """
+import sys, time
+from varangian.cli.signals import terminate_is_interrupt
+
+with terminate_is_interrupt():
+    try:
+        import slow_to_import
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_an_interrupt_waits_for_the_end_of_an_import(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "slow_to_import.py").write_text(SLOW)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(number)
+    out, _ = process.communicate("go on\n", timeout=300)
+    assert out.splitlines() == ["imported", "interrupted"]
+    assert process.returncode == 0
