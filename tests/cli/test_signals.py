@@ -48,3 +48,26 @@ def test_an_interrupt_waits_for_the_end_of_an_import(number: signal.Signals, tmp
     out, _ = process.communicate("go on\n", timeout=300)
     assert out.splitlines() == ["imported", "interrupted"]
     assert process.returncode == 0
+
+
+DROPPED = """
+import os, signal, time
+from varangian.cli.signals import terminate_is_interrupt
+
+class Noisy:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+with terminate_is_interrupt():
+    try:
+        Noisy()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

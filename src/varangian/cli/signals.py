@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,12 +13,15 @@ from types import FrameType
 from varangian.engine.cluster import RayCluster
 
 RETRY = 0.05
-"""After how many seconds an interrupt that came during an import is sent again."""
+"""After how many seconds an interrupt that came at a bad moment is sent again."""
 
 
 @contextmanager
 def terminate_is_interrupt() -> Iterator[None]:
-    """Within this block, SIGINT and SIGTERM raise KeyboardInterrupt. During an import they wait until it is done."""
+    """Within this block, SIGINT and SIGTERM raise KeyboardInterrupt. During an import they wait until it is done.
+
+    Python drops an exception that is raised in a destructor. There, too, the signal is sent again.
+    """
     # Only the main thread may set a signal handler.
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,9 +31,19 @@ def terminate_is_interrupt() -> Iterator[None]:
     before = {one: handler for one, handler in before.items() if handler is not signal.SIG_IGN}
     for one in before:
         signal.signal(one, interrupt)
+    dropped = sys.unraisablehook
+
+    def not_dropped(what: sys.UnraisableHookArgs) -> None:
+        if what.exc_type is KeyboardInterrupt and before:
+            _send_again(next(iter(before)))
+        else:
+            dropped(what)
+
+    sys.unraisablehook = not_dropped
     try:
         yield
     finally:
+        sys.unraisablehook = dropped
         for one, handler in before.items():
             signal.signal(one, handler if handler is not None else signal.SIG_DFL)
 
@@ -42,9 +56,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """
     if not _importing(frame):
         raise KeyboardInterrupt
-    again = threading.Timer(RETRY, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
+    _send_again(number)
+
+
+def _send_again(number: int) -> None:
+    later = threading.Timer(RETRY, os.kill, (os.getpid(), number))
+    later.daemon = True
+    later.start()
 
 
 def _importing(frame: FrameType | None) -> bool:
