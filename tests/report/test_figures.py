@@ -22,7 +22,7 @@ from varangian.core.errors import BadInput
 from varangian.engine.run import simulate
 from varangian.report import curves, draw_figures, network
 from varangian.report.curve_figure import scenarios
-from varangian.report.figures import final_trust, largest_minority, neighbours
+from varangian.report.figures import final_trust, in_the_middle, largest_minority, neighbours, positions
 from varangian.report.paper import Panel, paper_figure
 from varangian.report.payload import shown
 from varangian.report.spread import is_logarithmic, looks_of, spread, trailing_mean
@@ -296,3 +296,17 @@ def test_the_success_of_a_backdoor_is_a_share_and_not_a_loss() -> None:
     told = told.assign_coords(**about, epoch=[1, 2], round_of_epoch=("epoch", [5, 10])).assign(byzantine_agent=who)
     (axes,) = curves(told, "backdoor_success").axes
     assert [tick.get_text() for tick in axes.get_yticklabels()][-1].endswith("%")
+
+
+def test_a_large_network_is_cut_to_the_agents_in_the_middle(run: xr.Dataset) -> None:
+    first = run.isel(seed=0)
+    some = in_the_middle(first, 10)
+    assert some.sizes["agent"] == 10
+    kept, places = some["agent"].values, positions(first)
+    from_middle = np.abs(places - np.median(places, axis=0)).max(1)
+    assert from_middle[kept].max() <= np.delete(from_middle, kept).min()
+    inside = [pair for pair in neighbours(first).tolist() if set(pair) <= set(kept.tolist())]
+    assert kept[neighbours(some)].tolist() == inside
+    on_a_circle = in_the_middle(first.drop_vars(["position", "sender"]), 4)
+    assert on_a_circle["agent"].values.tolist() == [0, 10, 19, 29]
+    assert in_the_middle(first, 30) is first

@@ -33,6 +33,8 @@ WORTH_SEEING = ("regret", "test_loss", "accuracy", "backdoor_success", "byzantin
 EDGE, INK = "#B8B8B8", "#333333"
 CROWD = 5000
 """With more edges than this, readers cannot follow a single edge."""
+VISIBLE = 2000
+"""The most agents in a picture of a network; more would cover each other."""
 
 
 def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
@@ -66,10 +68,13 @@ def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
 
     Agents are drawn at their positions, or on a circle if they have none. `byzantine` is the number of Byzantine
     agents; by default it is the largest number that leaves a majority of normal agents. If the weights of a loss-based
-    run of this scenario are known, a second panel draws edges with a width according to their final weight.
+    run of this scenario are known, a second panel draws edges with a width according to their final weight. Of a large
+    network, the picture shows the `VISIBLE` agents in the middle.
     """
-    first = metrics.isel(seed=0)
-    cell = cell_of(first, largest_minority(metrics) if byzantine is None else byzantine)
+    everyone = metrics.isel(seed=0)
+    cell = cell_of(everyone, largest_minority(metrics) if byzantine is None else byzantine)
+    heading = _heading(metrics.sizes["agent"], int(everyone["byzantine_agent"].isel(cell=cell).sum()))
+    first = in_the_middle(everyone)
     shown = first.isel(cell=cell)
     places, group, is_byzantine = positions(first), groups(first), shown["byzantine_agent"].values.astype(bool)
     pairs = neighbours(first)
@@ -78,7 +83,7 @@ def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
     figure = Figure(figsize=(4.6 * panels, 4.9), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     _edges(axes[0], places, pairs, to_rgba(EDGE, 0.3 if len(pairs) > CROWD else 1), np.full(len(pairs), 0.6))
-    axes[0].set_title(_heading(len(places), int(is_byzantine.sum())), fontsize=11)
+    axes[0].set_title(heading, fontsize=11)
     if trust is not None:
         _edges(axes[1], places, pairs, EDGE, np.full(len(pairs), 0.25))
         _trusted_edges(axes[1], places, pairs, trust, is_byzantine)
@@ -91,6 +96,26 @@ def network(metrics: xr.Dataset, byzantine: int | None = None) -> Figure:
     fooled = trust is not None and bool((trust[is_byzantine[pairs].any(1)] > 0).any())
     _legend(figure, _marks(group, is_byzantine, trust is not None, fooled), 3 if panels == 1 else 8)
     return figure
+
+
+def in_the_middle(first: xr.Dataset, most: int = VISIBLE) -> xr.Dataset:
+    """One seed of a network, cut to the agents in the middle. Agents without positions are taken at equal distances."""
+    agents = first.sizes["agent"]
+    if agents <= most:
+        return first
+    if "position" in first:
+        places = positions(first)
+        from_middle = np.abs(places - np.median(places, axis=0)).max(1)
+        kept = np.sort(np.argpartition(from_middle, most)[:most])
+    else:
+        kept = np.linspace(0, agents - 1, most).round().astype(int)
+    some = first.isel(agent=kept)
+    if "sender" not in first:
+        return some
+    place = np.full(agents + 1, np.nan)  # the last entry stands for senders that are missing
+    place[kept] = np.arange(most)
+    senders = some["sender"].transpose("agent", "slot")
+    return some.assign(sender=senders.copy(data=place[np.nan_to_num(senders.values, nan=-1).astype(int)]))
 
 
 def largest_minority(metrics: xr.Dataset) -> int:
@@ -154,7 +179,8 @@ def final_trust(shown: xr.Dataset, pairs: Array, is_byzantine: Array) -> Array |
 
 def _heading(agents: int, byzantine: int) -> str:
     many = f"{agents} agents" if agents != 1 else "1 agent"
-    return f"{many}, {byzantine} Byzantine" if byzantine else many
+    many += f", {byzantine} Byzantine" if byzantine else ""
+    return many if agents <= VISIBLE else f"{many}; the {VISIBLE} in the middle"
 
 
 def _heading_of_weights(shown: xr.Dataset) -> str:
