@@ -25,21 +25,25 @@ if TYPE_CHECKING:
     from varangian.core.task import Task as Task
     from varangian.engine.cluster.ray_cluster import RayCluster as RayCluster
     from varangian.engine.results import final as final
-    from varangian.engine.results import load as load
     from varangian.engine.results import summary as summary
     from varangian.engine.run import simulate as simulate
+    from varangian.engine.simulated import Result as Result
+    from varangian.engine.simulated import load as load
+    from varangian.engine.trained import AgentModels as AgentModels
     from varangian.report.tournament import tournament as tournament
     from varangian.studies import data as data
 
 _MEMBERS = {
+    "AgentModels": "engine.trained",
     "BadInput": "core.errors",
     "Draws": "core.draws",
     "Graph": "core.graph",
     "RayCluster": "engine.cluster.ray_cluster",
+    "Result": "engine.simulated",
     "Scene": "core.scene",
     "Task": "core.task",
     "final": "engine.results",
-    "load": "engine.results",
+    "load": "engine.simulated",
     "simulate": "engine.run",
     "summary": "engine.results",
     "tournament": "report.tournament",

@@ -92,7 +92,7 @@ def test_what_is_typed_goes_before_the_file(before: RunOptions, now: RunOptions)
         patch.setattr("varangian.cli.run._run", lambda plan, *rest: plans.append(plan))
         file = Path(place) / "plan.toml"
         file.write_text(as_toml(plan))
-        assert varangian_("run", file, *now.words) == Said(0, "", "")
+        assert varangian_("run", file, *now.words, "--out", Path(place) / "run") == Said(0, "", "")
         assert varangian_("run", file, "--no-compile") == Said(0, "", "")
     assert plans[0].options == replace(before, **now.changed)
     assert plans[1].options == replace(before, compile=False)

@@ -201,7 +201,11 @@ def test_seeds_that_do_not_share_a_run_are_checkpointed_one_by_one(tmp_path: Pat
     whole = run("sgd", seeds=3)
     with pytest.raises(KeyboardInterrupt):
         run("sgd", seeds=3, callbacks=[Interrupt(4, seed=1)], checkpoint=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"seeds-0-0.nc", "seeds-1-1.checkpoint"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "seeds-0-0.nc",
+        "models-0.safetensors",
+        "seeds-1-1.checkpoint",
+    }
     played: list[int] = []
     same_bits(run("sgd", seeds=3, checkpoint=tmp_path, resume=True, callbacks=[Counting(played)]), whole)
     assert played == [*range(5, ROUNDS + 1), *range(1, ROUNDS + 1)], "seeds 1 and 2 only, 1 from where it was"

@@ -95,7 +95,7 @@ def _reproduced(
     """Run a study in its folder and draw its figures. If it is finished, read its results instead."""
     with experiments.run_folder.opened(folder, plan, resume=resume, overwrite=overwrite) as place:
         if place.finished:
-            metrics = varangian.load(folder / "metrics.nc")
+            metrics: xr.Dataset = varangian.load(folder / "metrics.nc")
         else:
             with nullcontext() if quiet else report.terminal.Terminal(plan) as terminal:
                 watchers = [] if terminal is None else [terminal]

@@ -92,6 +92,8 @@ def run(
         raise BadInput("--tensorboard needs --out, the folder to write to")
     if tensorboard:
         report.tensorboard.check_installed()
+    if options.get("save_models") and out is None:
+        raise BadInput("--save-models needs --out, the folder to write to")
     look_for_data_in(data)
     asked = asked_for(what, rule, attack, byzantine, seeds, rounds, set_, options, cluster)
     plan = experiments.config.plan_for(**asked)
@@ -127,8 +129,10 @@ def _run(
         if out is not None:
             opened = experiments.run_folder.opened(out, plan, resume=resume, overwrite=overwrite)
             place = stack.enter_context(opened)
+        if place is not None and place.finished and plan.options.save_models and not report.folder.has_models(out):
+            raise BadInput(f"{out} holds this run, finished without models; add --overwrite to run it again")
         if out is not None and place is not None and place.finished:
-            metrics = varangian.load(out / "metrics.nc")
+            metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
             metrics = _swept(plan, place, quiet, live, tensorboard, cluster)
         if not quiet:
@@ -137,6 +141,7 @@ def _run(
             report.folder.finish(place, metrics)
         if place is not None and not quiet:
             files = "config.toml, metrics.nc, summary.csv, figures/, report.html"
+            files += ", models/" if plan.options.save_models else ""
             print(f"{'Finished before, in' if place.finished else 'Written to'} {out}: {files}")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.graph import Graph, TimeVarying
+from varangian.core.models.base import Models
 from varangian.core.task import Task
 
 Byzantine = int | float | Sequence[int]
@@ -27,6 +28,8 @@ class Scene:
     positions: Float[Tensor, "agent 2"] | None = None
     byzantine_by_group: bool = False
     """Whether to draw Byzantine agents evenly from the groups of the task, instead of from all agents."""
+    start: Models | None = None
+    """The models to start from. By default those of the task."""
 
 
 def choose_byzantine(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Tensor, " byzantine"]:

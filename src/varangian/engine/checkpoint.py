@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from varangian.attacks.base import Attack
 from varangian.core.errors import BadInput
 from varangian.core.files import whole
+from varangian.core.models.stacked import Stacked
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
@@ -145,6 +146,8 @@ def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int,
     digest = hashlib.sha256(repr(about).encode())
     given = [world.start, world.step_size, world.forgetting, world.byzantine, *world.sample(0)]
     given += [] if world.skip is None else [world.skip]
+    for scene in world.scenes:
+        given += scene.task.model.frozen_values if isinstance(scene.task.model, Stacked) else []
     for table in world.wiring(0).tables:
         given += [table.receivers, table.senders]
     for tensor in given:

@@ -35,7 +35,7 @@ class RunOptions:
 
     >>> RunOptions(threads=2)
     RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile=False, threads=2, \
-record_every=None, byzantine_listen=False)
+record_every=None, byzantine_listen=False, save_models=None)
     """
 
     device: str = _option(
@@ -70,6 +70,12 @@ record_every=None, byzantine_listen=False)
     )
     byzantine_listen: bool = _option(
         False, "Byzantine agents combine what they hear, as honest agents do. By default they train alone."
+    )
+    save_models: bool | None = _option(
+        None,
+        "Write every agent's final model to `models/` in the run folder. In Python: keep the models in the result. "
+        "By default Python keeps small ones, and the command line none.",
+        changes_results=False,
     )
 
     def __post_init__(self) -> None:
@@ -141,6 +147,7 @@ class RunSettings(TypedDict, total=False):
     threads: int | None
     record_every: int | None
     byzantine_listen: bool
+    save_models: bool | None
 
 
 def option_fields() -> Iterator[Field[Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-import xarray as xr
 
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
@@ -18,7 +18,8 @@ from varangian.core.memory import check_fits
 from varangian.core.scene import Byzantine, Scene
 from varangian.core.task import Task
 from varangian.engine import checkpoint as checkpoints
-from varangian.engine import results
+from varangian.engine import results, trained
+from varangian.engine.about import about
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
@@ -27,16 +28,19 @@ from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, option_fields, takes_run_options
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
-from varangian.engine.state import begin
+from varangian.engine.simulated import Result, finished, joined, save_finished
+from varangian.engine.state import State, begin
+from varangian.engine.trained import AgentModels, Start
 from varangian.engine.world import World, attacked, prepare
 from varangian.rules.base import Rule
 from varangian.rules.paper import loss_based
+from varangian.studies.own_task import SceneOfSeed, scene_of
 from varangian.studies.study import Study
 
 
 @takes_run_options
 def simulate(
-    task: Task | Study,
+    task: Task | Study | SceneOfSeed,
     graph: Graph | TimeVarying | None = None,
     *,
     rule: Rule[Any] | None = None,
@@ -44,24 +48,29 @@ def simulate(
     byzantine: Byzantine = 0,
     rounds: int | None = None,
     seeds: int | Sequence[int] = 1,
+    start: Start | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Path | str | None = None,
     resume: bool = False,
     engine: Engine | str | None = None,
     **options: Unpack[RunSettings],
-) -> xr.Dataset:
+) -> Result:
     """Run a network of agents and return what was measured: seed × round × agent.
 
     Several seeds of a small problem share one run.
 
     Args:
-        task: A study, which has its own graph and number of rounds, or a task of your own.
+        task: A study, which has its own graph and number of rounds; a task of your own; or a function from the seed to
+            a task (or to a `Scene`, with a graph). With such a function every seed has its own data and starting
+            model. With one task, seeds change only who is Byzantine, the attack, and the order of data.
         graph: Who hears whom, for a task of your own. By default everyone hears everyone.
         rule: How agents combine what they hear. By default the paper's rule.
         attack: What Byzantine agents send. By default nothing.
         byzantine: The number of Byzantine agents (drawn by seed), or their share, or a list of them.
         rounds: How many rounds to run. By default the study's own number, or 100.
         seeds: `seeds=5` means seeds 0 … 4; a sequence names them.
+        start: Models to start from: a state dict for all agents, one for each agent, the `models` of another result, or
+            a file that `--save-models` wrote. By default the model of the task.
         callbacks: Objects with three hooks (start, round, end) that watch the run.
         checkpoint: A folder. An interrupted run saves its state there.
         resume: Continue from the state in `checkpoint`. The results are the same, bit for bit.
@@ -69,12 +78,16 @@ def simulate(
         **options: The fields of `RunOptions`.
 
     Returns:
-        A dataset with dimensions seed, round and agent (and epoch, snapshot and slot).
+        An xarray dataset with dimensions seed, round and agent (and epoch, snapshot and slot), and the final models:
+        `result.models[agent]` is a state dict, `result.module(agent)` a module. `result.curves()`, `result.agents()`
+        and `result.trust()` are pandas tables. `result.attrs` says what was run.
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
     >>> result["regret"].dims
     ('seed', 'round', 'agent')
+    >>> result.attrs["rule"], len(result.models)
+    ('loss-based', 20)
     """
     how = RunOptions.of(options)
     rule, attack = rule or loss_based(), attack or silent()
@@ -85,34 +98,38 @@ def simulate(
     if not len(numbers):
         raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
     folder = None if checkpoint is None else Path(checkpoint)
+    said = about(task, rule, attack, byzantine, rounds, how)
+    given = None if start is None else trained.read_start(start)
     cluster = chosen(engine)
     if cluster is not None:
         for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
                 raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
-        jobs = (Job(_scene(task, graph, seed), seed, byzantine, rule, attack, rounds) for seed in numbers)
-        return on_cluster(cluster, jobs, how, callbacks, folder, resume)
-    parts: list[xr.Dataset] = []
-    first = _scene(task, graph, numbers[0])
+        jobs = (Job(_scene(task, graph, seed, given), seed, byzantine, rule, attack, rounds) for seed in numbers)
+        return on_cluster(cluster, jobs, how, callbacks, folder, resume).saying(said)
+    parts: list[Result] = []
+    first = _scene(task, graph, numbers[0], given)
     together = seeds_at_once(first) if len(numbers) > 1 else 1
-    for start in range(0, len(numbers), together):
-        some = numbers[start : start + together]
+    for begun in range(0, len(numbers), together):
+        some = numbers[begun : begun + together]
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-        scenes = [first if seed == numbers[0] else _scene(task, graph, seed) for seed in some]
+        scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
         execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
         recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
         needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
         check_fits(needed, "this run", execution.device, execution.memory)
         world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen)
         mark = checkpoints.fingerprint(world, rule, attack, rounds, how)
-        if resume and file and file.exists():
-            parts.append(results.load(file, mark))
+        keep = trained.kept(world.start.numel() * len(numbers), how.save_models)
+        if resume and file and (found := finished(file, mark, some if keep else ())) is not None:
+            parts.append(found)
             continue
-        result = run(world, rule, attack, rounds, recorder, callbacks, checkpoints.Saver.beside(file, mark), resume)
+        saver = checkpoints.Saver.beside(file, mark)
+        result = run(world, rule, attack, rounds, recorder, callbacks, saver, resume, keep)
         if file and together < len(numbers):
-            results.save(result, file)
+            save_finished(result, file)
         parts.append(result)
-    return parts[0] if len(parts) == 1 else results.joined(parts)
+    return joined(parts).saying(said)
 
 
 def run(
@@ -124,7 +141,8 @@ def run(
     callbacks: Sequence[Callback],
     saver: checkpoints.Saver,
     resume: bool,
-) -> xr.Dataset:
+    keep_models: bool = False,
+) -> Result:
     """Run all rounds of a world, and return what was measured.
 
     Args:
@@ -136,6 +154,7 @@ def run(
         callbacks: Watch the run.
         saver: Writes checkpoints, and one more when the run is interrupted.
         resume: Whether to continue from the checkpoint, if there is one.
+        keep_models: Whether the result holds the final models.
     """
     world = attacked(world, attack)
     with torch.no_grad(), world.execution.applied():
@@ -159,14 +178,26 @@ def run(
         finally:
             for callback in callbacks:
                 callback.end(world, state)
-        result = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=saver.mark)
+        measured = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=saver.mark)
+        result = Result.of(measured, final_models(world, state) if keep_models else None)
     saver.discard()
     return result
 
 
-def _scene(task: Task | Study, graph: Graph | TimeVarying | None, seed: int) -> Scene:
-    if isinstance(task, Study):
-        if graph is not None:
-            raise BadInput("a study has its own graph; leave out graph, or pass a task")
-        return task.scene(seed)
-    return Scene(task, graph if graph is not None else Graph.complete(task.agents))
+def final_models(world: World, state: State) -> dict[int, AgentModels]:
+    """The models that agents end with, by seed and in the order of agents' numbers."""
+    models = state.used if world.agent_order is None else state.used[world.agent_order.place]
+    return trained.of_seeds(models, [scene.task.model for scene in world.scenes], world.seeds)
+
+
+def _scene(
+    task: Task | Study | SceneOfSeed,
+    graph: Graph | TimeVarying | None,
+    seed: int,
+    start: Any = None,
+) -> Scene:
+    """The network of a seed, with the models that it starts from if some were given."""
+    scene = scene_of(task, graph, seed)
+    if start is None:
+        return scene
+    return replace(scene, start=trained.rows_to_start(scene.task.model, scene.task.agents, start))

@@ -158,7 +158,7 @@ def prepare(
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
-    start = torch.cat([task.model.start(agents, dtype, device) for task in tasks])
+    start = torch.cat([start_of(scene, task, dtype, device) for scene, task in zip(reordered, tasks, strict=True)])
     start = stored(start if agent_order is None else start[agent_order.order])
 
     def column(name: str) -> Tensor:
@@ -203,6 +203,12 @@ def judging_model(given: Model, placed: Model, judge_dtype: str | None, executio
     if judge_dtype is None:
         return placed
     return graphed(using(LowPrecision.of(given, judge_dtype), execution), execution.device)
+
+
+def start_of(scene: Scene, task: Task, dtype: torch.dtype, device: torch.device) -> Models:
+    """The initial models of a scene: those it was given, or those of its task."""
+    of_task = task.model.start(scene.task.agents, dtype, device)  # also when not used: it moves the model to the device
+    return of_task if scene.start is None else scene.start.to(dtype=dtype, device=device)
 
 
 def groups_of(task: Task) -> Int[Tensor, " agent"]:

@@ -9,17 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-import xarray as xr
-
 from varangian.core.scene import Byzantine
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import RayCluster
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
+from varangian.engine.simulated import Result
 from varangian.engine.state import State
+from varangian.engine.trained import AgentModels
 from varangian.engine.world import World
 from varangian.experiments.config import Plan
+
+MODELS = "models"
+"""The folder for the final models of all cells."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Watcher(Protocol):
         """Called while cells run in other processes, with the rounds computed so far, summed over seeds."""
         ...
 
-    def finish(self, cell: Cell, result: xr.Dataset) -> None:
+    def finish(self, cell: Cell, result: Result) -> None:
         """Called when a cell is done: it has just been run, or its result was found in the folder."""
         ...
 
@@ -85,7 +88,7 @@ def play(
     resume: bool,
     callbacks: Sequence[Callback],
     cluster: RayCluster | None = None,
-) -> xr.Dataset:
+) -> Result:
     """Run one cell.
 
     Args:
@@ -106,7 +109,8 @@ def play(
         resume=resume,
         callbacks=callbacks,
         engine=cluster,
-        **asdict(plan.options),
+        # By default `simulate` keeps small models. Those of all cells together may be large.
+        **{**asdict(plan.options), "save_models": bool(plan.options.save_models)},
     )
 
 
@@ -115,7 +119,28 @@ def file_of(folder: Path, cell: Cell) -> Path:
     return folder / f"{cell.key}.nc"
 
 
-def keep(result: xr.Dataset, folder: Path, cell: Cell) -> None:
-    """Save a finished cell in the folder, and remove its checkpoints."""
+def models_file(folder: Path, cell: Cell, seed: int) -> Path:
+    """The file for the final models of one seed of a cell. Its name is safe on every system."""
+    return folder / MODELS / f"{cell.key}-seed-{seed}.safetensors"
+
+
+def found(plan: Plan, folder: Path | None, cell: Cell) -> Result | None:
+    """The finished cell in the folder. None if it is not there, or if its models should be there and are not."""
+    if folder is None or not file_of(folder, cell).exists():
+        return None
+    files = {seed: models_file(folder, cell, seed) for seed in range(plan.seeds if plan.options.save_models else 0)}
+    if not all(file.exists() for file in files.values()):
+        return None
+    return Result.of(
+        results.load(file_of(folder, cell)), {seed: AgentModels.load(file) for seed, file in files.items()}
+    )
+
+
+def keep(result: Result, folder: Path, cell: Cell) -> None:
+    """Save a finished cell in the folder, its models first, and remove its checkpoints."""
+    for seed, models in result.kept_models.items():
+        file = models_file(folder, cell, seed)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        models.save(file, {"rule": cell.rule, "attack": cell.attack, "byzantine": count_of(cell.byzantine)})
     results.save(result, file_of(folder, cell))
     shutil.rmtree(folder / cell.key, ignore_errors=True)

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xarray as xr
 
 from varangian.core.errors import BadInput
-from varangian.engine import results
 from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.process_pool import Lost
-from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, file_of, keep, play
+from varangian.engine.simulated import Result
+from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, found, keep, play
 from varangian.experiments.config import Plan
 
 
@@ -31,7 +30,7 @@ def spread(
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
     watchers: Sequence[Watcher],
-) -> dict[str, xr.Dataset]:
+) -> dict[str, Result]:
     """The result of every cell, by its key. Cells found in the folder are not run; finished cells are saved there.
 
     Cells with the same key run once. Rounds are computed in other processes, so watchers only get their number.
@@ -50,14 +49,14 @@ def spread(
     for cell in cells(plan):
         alike.setdefault(cell.key, []).append(cell)
     of_cell = plan.study.rounds * plan.seeds
-    done: dict[str, xr.Dataset] = {}
+    done: dict[str, Result] = {}
 
     def started(cell: Cell) -> None:
         begin(cell)
         for watcher in watchers:
             watcher.begin(cell)  # its callbacks are not used: no rounds are computed in this process
 
-    def finish(key: str, result: xr.Dataset) -> None:
+    def finish(key: str, result: Result) -> None:
         done[key] = result
         for number, cell in enumerate(alike[key]):
             if number:
@@ -67,10 +66,10 @@ def spread(
                 watcher.finish(cell, result)
 
     for key, (first, *_) in alike.items():
-        if folder and resume and file_of(folder, first).exists():
+        if resume and (finished := found(plan, folder, first)) is not None:
             started(first)
             advance(of_cell)
-            finish(key, results.load(file_of(folder, first)))
+            finish(key, finished)
     left = [first for key, (first, *_) in alike.items() if key not in done]
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def spread(
     return done
 
 
-def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> xr.Dataset:
+def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> Result:
     """Run a cell on one core.
 
     If this machine can access the run folder, an interrupted cell saves a checkpoint there, and a cell continues from

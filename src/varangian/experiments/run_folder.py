@@ -191,8 +191,9 @@ def _put_in_place(folder: Path, staging: Path) -> None:
             os.replace(source, target)
     for name in journal["stale"]:
         _remove(folder / name)
-    with suppress(OSError):  # not empty, or not there
-        (folder / "figures").rmdir()
+    for name in ("figures", "models"):
+        with suppress(OSError):  # not empty, or not there
+            (folder / name).rmdir()
     if (staging / OVERWRITE).exists():
         for other in sorted((folder / UNFINISHED).glob("*-*")):
             if other != staging:
@@ -244,7 +245,7 @@ def _flush(path: Path) -> None:
 
 
 def _check_all_writable(folder: Path) -> None:
-    for place in (folder, folder / "figures", folder / UNFINISHED):
+    for place in (folder, folder / "figures", folder / "models", folder / UNFINISHED):
         _check_writable(place)
     for name in {CONFIG, "report.html", *(name for names in FINISHED.values() for name in names)}:
         if (folder / name).is_file() and not (folder / name).stat().st_mode & 0o222:

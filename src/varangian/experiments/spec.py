@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varangian.core.errors import BadInput, unknown
+from varangian.core.spelling import settings_of as settings_of
 
 Named = Mapping[str, type[Any]]
 
@@ -159,8 +160,3 @@ def _plain(raw: Any, kind: type[Any], where: str) -> Any:
         except (ValueError, OverflowError):
             pass
     raise BadInput(f"{where} takes {words[kind]}, but got {raw!r}")
-
-
-def settings_of(value: Any) -> dict[str, Any]:
-    """The fields of a value, for a configuration file."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from varangian.engine import results
+from varangian.engine.about import about_plan
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, RayCluster, chosen
-from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, file_of, keep, play
+from varangian.engine.simulated import Result
+from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, found, keep, play
 from varangian.experiments.cluster_sweep import spread
 from varangian.experiments.config import Plan
 
@@ -40,7 +41,7 @@ def sweep(
         watchers: Objects that follow the sweep from cell to cell.
         engine: A Ray cluster to run on. By default this process.
     """
-    done: dict[str, xr.Dataset] = {}
+    done: dict[str, Result] = {}
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
         done = spread(plan, folder, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
@@ -82,10 +83,10 @@ def _run(
     advance: Callable[[int], object],
     callbacks: Sequence[Callback],
     cluster: RayCluster | None,
-) -> xr.Dataset:
-    if resume and folder and file_of(folder, cell).exists():
+) -> Result:
+    if resume and (finished := found(plan, folder, cell)) is not None:
         advance(plan.study.rounds * plan.seeds)
-        return results.load(file_of(folder, cell))
+        return finished
     result = play(plan, cell, folder, resume, callbacks, cluster)
     if folder:
         keep(result, folder, cell)
@@ -106,4 +107,4 @@ def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
         byzantine=("cell", [int(part["byzantine_agent"].isel(seed=0).sum()) for _, part in parts]),
     )
     about = {"study": plan.study.name, "metric": plan.study.metric, "by_group": str(int(plan.study.by_group))}
-    return together.assign_attrs(about)
+    return together.assign_attrs({**about, **about_plan(plan.study, plan.options)})

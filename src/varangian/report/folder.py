@@ -10,7 +10,9 @@ from pathlib import Path
 import xarray as xr
 
 from varangian.core.errors import BadInput
+from varangian.core.files import linked
 from varangian.engine import results
+from varangian.experiments.cells import MODELS
 from varangian.experiments.folder_state import FINISHED
 from varangian.experiments.run_folder import RunFolder, recover, writing
 from varangian.experiments.summary import write_summary
@@ -38,9 +40,20 @@ def write_folder(metrics: xr.Dataset, folder: Path, name: str | None = None) -> 
 
 
 def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = ()) -> None:
-    """Write the results of a run, and move them to their places with `more` files that are in `place.result`."""
+    """Write the results of a run, and move them to their places with `more` files that are in `place.result`.
+
+    The models of finished cells are moved too. Until the results are in their places, both names lead to them.
+    """
     written = write_folder(metrics, place.result, place.folder.resolve().name)
+    for source in sorted((place.cells / MODELS).glob("*.safetensors")):
+        written.append(place.result / MODELS / source.name)
+        linked(source, written[-1])
     place.commit([*written, *more], earlier_files(place.folder))
+
+
+def has_models(folder: Path | None) -> bool:
+    """Whether a run folder holds final models."""
+    return folder is not None and any((folder / MODELS).glob("*.safetensors"))
 
 
 def earlier_files(folder: Path) -> list[str]:
@@ -48,6 +61,7 @@ def earlier_files(folder: Path) -> list[str]:
     names = ["config.toml", "report.html", "tensorboard", *FINISHED["run"]]
     if (folder / "tournament.jsonl").exists():
         names += [*FINISHED["tournament"], "tournament.md", "tournament.png"]
+    names += [path.relative_to(folder).as_posix() for path in (folder / MODELS).glob("*-seed-*.safetensors")]
     if (folder / "metrics.nc").exists():
         try:
             with xr.open_dataset(folder / "metrics.nc") as metrics:

@@ -16,12 +16,13 @@ from tournaments import ATTACKS, RULES, first_tournament, recorded_calls, room, 
 
 import varangian
 from varangian import BadInput, attacks, rules
+from varangian.core.spelling import name_of
 from varangian.experiments import sweep
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import plan_for
 from varangian.experiments.spec import catalogue, parted
 from varangian.experiments.summary import write_summary
-from varangian.experiments.tournament.entries import enter, name_of
+from varangian.experiments.tournament.entries import enter
 from varangian.experiments.tournament.run import compete, play
 from varangian.experiments.tournament.standings import Standings
 

@@ -6,11 +6,13 @@ run, and nothing that an agent keeps is rounded.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from varangian.core.errors import BadInput, unknown
 from varangian.core.execution import Execution
@@ -60,10 +62,10 @@ class LowPrecision:
         return self.model.start(agents, dtype, device)
 
     def judge(self, models: Float[Tensor, "agent slot parameter"], sample: Sample) -> Float[Tensor, "agent slot"]:
-        return self._low_precision(models.dtype).judge(models.to(self.dtype), self._rounded(sample))
+        return self._low_precision(models).judge(models.to(self.dtype), self._rounded(sample))
 
     def judge_all(self, models: Float[Tensor, "row parameter"], sample: Sample) -> Float[Tensor, "row agent"]:
-        return self._low_precision(models.dtype).judge_all(models.to(self.dtype), self._rounded(sample))
+        return self._low_precision(models).judge_all(models.to(self.dtype), self._rounded(sample))
 
     def gradient(self, models: Models, sample: Sample) -> Models:
         return self.model.gradient(models, sample)
@@ -75,8 +77,16 @@ class LowPrecision:
         x, *rest = sample
         return (x.to(self.dtype) if x.is_floating_point() else x, *rest)
 
-    def _low_precision(self, dtype: torch.dtype) -> Stacked:
+    def _low_precision(self, models: Tensor) -> Stacked:
         def loss(predicted: Tensor, y: Tensor) -> Tensor:
-            return self.model.loss(predicted.to(dtype), y)
+            return self.model.loss(predicted.to(models.dtype), y)
 
-        return replace(self.model, loss=loss)
+        if not self.model.frozen:
+            return replace(self.model, loss=loss)
+        return replace(self.model, loss=loss, judging=_rounded_copy(self.model.judging, self.dtype, models.device))
+
+
+@lru_cache(maxsize=8)
+def _rounded_copy(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """A copy whose frozen parameters, which are in no row, have the number type too."""
+    return copy.deepcopy(module).to(dtype=dtype, device=device)

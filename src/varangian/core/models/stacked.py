@@ -4,12 +4,14 @@ A row of the matrix holds the parameters of one agent, the shared ones first. Th
 vectorised pass gives all gradients. Judging uses as large a matrix product as the model allows.
 
 Running statistics of normalisation layers are at the end of the row, and are private. An agent judges its neighbours'
-parameters with its own statistics, as it would use them.
+parameters with its own statistics, as it would use them. Frozen parameters (`requires_grad=False`) are not in the row:
+all agents have them in common, and they are neither trained nor sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -45,13 +47,17 @@ class Stacked:
     training: nn.Module
     judging: nn.Module
     loss: Loss
+    module: nn.Module
+    """A copy of the given module."""
     first: Float[Tensor, " parameter"]
-    """The parameters of the given module."""
+    """The parameters of the given module, without frozen ones."""
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     shared: int
     statistics: tuple[str, ...]
     """The last of the names: buffers. Training updates them, but not by gradients."""
+    frozen: tuple[str, ...]
+    """The parameters that are not in a row, because all agents have them in common and nobody trains them."""
     random: bool
     """Whether training uses torch's random generator, as dropout does."""
     normalises: bool
@@ -64,13 +70,14 @@ class Stacked:
     @staticmethod
     def of(module: nn.Module, loss: Loss, share: Sequence[str] | None = None) -> Stacked:
         """Stack `module`. `share` lists the parameters to send, by name or by the start of their names."""
-        parameters = dict(module.named_parameters())
+        parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         if not parameters:
-            raise BadInput(f"the model {type(module).__name__} has no parameters to learn")
+            frozen = "; all of them are frozen" if any(True for _ in module.parameters()) else ""
+            raise BadInput(f"the model {type(module).__name__} has no parameters to learn{frozen}")
         for name, part in module.named_modules():
             if isinstance(part, _NormBase) and part.track_running_stats and part.momentum is None:
                 raise BadInput(f"layer {name} has momentum=None, which is not supported; give it a momentum")
-        travel = set(parameters) if share is None else _chosen(share, parameters)
+        travel = set(parameters) if share is None else _chosen(share, parameters, module)
         buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         kept = {**parameters, **buffers}
         names = sorted(parameters, key=lambda name: name not in travel) + list(buffers)
@@ -78,15 +85,23 @@ class Stacked:
             training=rewritten(module).train(),
             judging=rewritten(module).eval(),
             loss=loss,
+            module=copy.deepcopy(module),
             first=torch.cat([kept[name].detach().reshape(-1) for name in names]),
             names=tuple(names),
             shapes=tuple(kept[name].shape for name in names),
             shared=sum(parameters[name].numel() for name in travel),
             statistics=tuple(buffers),
+            frozen=tuple(name for name, value in module.named_parameters() if not value.requires_grad),
             random=any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules()),
             normalises=any(isinstance(part, _NormBase) and not part.track_running_stats for part in module.modules()),
             convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         )
+
+    @property
+    def frozen_values(self) -> list[Tensor]:
+        """The values of the frozen parameters."""
+        values = dict(self.module.named_parameters())
+        return [values[name].detach() for name in self.frozen]
 
     @property
     def parameters(self) -> int:
@@ -201,8 +216,11 @@ class Stacked:
         return vmap(vmap(self.loss))(outputs.movedim(1, 3), y.expand(len(models), *y.shape))
 
     def _is_linear(self, x: Tensor) -> bool:
-        """Whether the model is a single linear layer: many models on many items are then one matrix product."""
-        return isinstance(self.judging, nn.Linear) and x.ndim == 3
+        """Whether the model is a single linear layer: many models on many items are then one matrix product.
+
+        Both its weights and its biases must be in the row, and not frozen.
+        """
+        return isinstance(self.judging, nn.Linear) and x.ndim == 3 and not self.frozen
 
     def _is_softmax(self, x: Tensor, y: Tensor) -> bool:
         """Whether the model is a single linear layer with cross-entropy loss and one label per item."""
@@ -260,7 +278,7 @@ class Stacked:
         """
         name, layer = _first_layer(self.judging)
         features = sample[0][0, 0].numel() if sample[0].ndim > 2 else 0
-        if not isinstance(layer, nn.Linear) or layer.in_features != features:
+        if not isinstance(layer, nn.Linear) or layer.in_features != features or f"{name}weight" not in self.names:
             return None
         place = self.names.index(f"{name}weight")
         start = sum(shape.numel() for shape in self.shapes[:place])
@@ -336,11 +354,13 @@ def _channels_last(values: Tensor) -> Tensor:
     return values.contiguous(memory_format=torch.channels_last) if values.ndim == 4 else values
 
 
-def _chosen(share: Sequence[str], parameters: dict[str, nn.Parameter]) -> set[str]:
-    def matching(start: str) -> Iterator[str]:
-        return (name for name in parameters if name == start or name.startswith(start + "."))
+def _chosen(share: Sequence[str], parameters: Mapping[str, nn.Parameter], module: nn.Module) -> set[str]:
+    def matching(start: str, names: Iterable[str]) -> Iterator[str]:
+        return (name for name in names if name == start or name.startswith(start + "."))
 
     for start in share:
-        if not any(matching(start)):
+        if not any(matching(start, parameters)):
+            if any(matching(start, dict(module.named_parameters()))):
+                raise BadInput(f"share names {start!r}, which is frozen (requires_grad=False) and so is never sent")
             raise unknown("parameter to share", start, parameters)
-    return {name for start in share for name in matching(start)}
+    return {name for start in share for name in matching(start, parameters)}

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor
 
 from varangian.attacks.base import Attack
@@ -32,6 +31,8 @@ from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder, recording_plan
+from varangian.engine.simulated import Result, finished, joined, save_finished
+from varangian.engine.trained import kept, of_seeds
 from varangian.rules.base import Rule
 
 STAGES = ("adapt", "exchange", "judge", "combine")
@@ -55,7 +56,8 @@ class Job:
         digest = hashlib.sha256(
             repr((about, options.fingerprint, task.agents, task.model.parameters, task.step_size)).encode()
         )
-        for tensor in (graph.senders, graph.offsets) if isinstance(graph, Graph) else ():
+        given = (graph.senders, graph.offsets) if isinstance(graph, Graph) else ()
+        for tensor in given if self.scene.start is None else (*given, self.scene.start):
             digest.update(tensor.numpy().tobytes())
         return digest.hexdigest()
 
@@ -67,7 +69,7 @@ def on_cluster(
     callbacks: Sequence[Callback],
     folder: Path | None,
     resume: bool,
-) -> xr.Dataset:
+) -> Result:
     """`simulate` on a cluster: one seed after another, each with its network spread over all shards."""
     device = options.device
     progress = [callback for callback in callbacks if isinstance(callback, Progress)]
@@ -82,29 +84,31 @@ def on_cluster(
         for callback in progress:
             callback.advance(rounds)
 
-    done: list[xr.Dataset] = []
+    done: list[Result] = []
     with cluster.connected():
         for job in jobs:
             file = folder and folder / f"seeds-{job.seed}-{job.seed}.nc"
-            if resume and file and file.exists():
-                done.append(results.load(file, job.mark(options)))
+            keep = kept(job.scene.task.agents * job.scene.task.model.parameters, options.save_models)
+            if resume and file and (found := finished(file, job.mark(options), [job.seed] if keep else [])) is not None:
+                done.append(found)
                 advance(job.rounds)
                 continue
             saved = Snapshots(file and file.with_suffix(".parts"), cluster.keep_every)
             if not resume:
                 saved.discard()
             every, snapshots = recording_plan([job.scene], job.rounds, options.record_every)
-            shard_options = ShardOptions(job.rule, job.attack, job.rounds, every, snapshots, placed)
-            done.append(run(job, cluster, shard_options, saved, advance).assign_attrs(fingerprint=job.mark(options)))
+            shard_options = ShardOptions(job.rule, job.attack, job.rounds, every, snapshots, placed, keep)
+            result = run(job, cluster, shard_options, saved, advance)
+            done.append(result.saying({"fingerprint": job.mark(options)}))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                results.save(done[-1], file)
-    return done[0] if len(done) == 1 else results.joined(done)
+                save_finished(done[-1], file)
+    return joined(done)
 
 
 def run(
     job: Job, cluster: RayCluster, shard_options: ShardOptions, saved: Snapshots, advance: Callable[[int], object]
-) -> xr.Dataset:
+) -> Result:
     """The result of a run in one process, plus the cost of one round: `exchanged_bytes` and `stage_seconds`.
 
     Args:
@@ -148,7 +152,7 @@ def _whole(
     shard_options: ShardOptions,
     recorded: Sequence[tuple[dict[str, Array], StageTimes]],
     seconds: float,
-) -> xr.Dataset:
+) -> Result:
     """The records of all parts, joined into one result."""
     found, spent = [arrays for arrays, _ in recorded], [of_part for _, of_part in recorded]
     recorder = Recorder(shard_options.every, shard_options.snapshots)
@@ -159,7 +163,7 @@ def _whole(
             whole[name] = _joined(parts, [arrays[name] for arrays in found])
         elif name == "weights" and weighed:
             whole[name] = _joined(parts, _alike([arrays[name] for arrays in found]))
-        elif name != "senders" and (weighed or not name.startswith("weight")):
+        elif name not in ("senders", "models") and (weighed or not name.startswith("weight")):
             whole[name] = torch.from_numpy(first.copy())
     recorder.restore(whole)
     senders = None
@@ -175,10 +179,14 @@ def _whole(
     result = results.dataset([job.scene], [job.seed], is_byzantine, recorder, senders, seconds)
     rounds = max(1, max(of_part.rounds for of_part in spent))
     stages = [[sum(getattr(of_part, stage) for of_part in spent) / rounds / len(spent) for stage in STAGES]]
-    return result.assign(
+    measured = result.assign(
         exchanged_bytes=("seed", [sum(of_part.bytes for of_part in spent) / rounds]),
         stage_seconds=(("seed", "stage"), stages),
     ).assign_coords(stage=list(STAGES))
+    if not shard_options.keep_models:
+        return Result.of(measured)
+    models = _joined(parts, [arrays["models"] for arrays in found])[0]
+    return Result.of(measured, of_seeds(models, [job.scene.task.model], [job.seed]))
 
 
 def _joined(parts: Sequence[Part], values: Sequence[Array]) -> Tensor:

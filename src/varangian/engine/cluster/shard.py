@@ -49,6 +49,8 @@ class ShardOptions:
     snapshots: int
     """How often all weights are recorded."""
     options: RunOptions
+    keep_models: bool = False
+    """Whether the final models are part of what a shard has recorded."""
     threads: int = 1
 
 
@@ -193,6 +195,8 @@ class Shard:
         if self.recorder.weights:
             wiring = self.world.wiring(0)
             found["senders"] = self.part.heard[wiring.join_tables([t.senders for t in wiring.tables]).cpu()].numpy()
+        if self.shard_options.keep_models:
+            found["models"] = self.state.used[None].cpu().numpy()
         return found
 
 

@@ -51,6 +51,8 @@ class Part:
     """For each other part, which of this part's agents it receives from."""
     at: tuple[Int[Tensor, " some"], ...]
     """For each other part, the rows of its agents in `heard`."""
+    start: Models | None
+    """The models that the agents in `heard` start from, if some were given."""
     everyone: bool
     """Whether this part receives the models of all agents, before and after adaptation.
 
@@ -108,6 +110,7 @@ def cut(
             at=tuple(
                 nobody if other == number else torch.searchsorted(who, sent[number][other]) for other in range(count)
             ),
+            start=None if scene.start is None else scene.start[who],
             everyone=static is None,
         )
 
@@ -192,6 +195,9 @@ def _start(part: Part, agents: Int[Tensor, " some"], dtype: torch.dtype, device:
     All agents with neural networks start from the same model, so only the rows of these agents are made.
     """
     model = part.task.model
+    if part.start is not None:
+        model.start(0, dtype, device)  # moves the model to the device
+        return part.start[torch.searchsorted(part.heard, agents)].to(dtype=dtype, device=device)
     if isinstance(model, Stacked):
         return model.start(len(agents), dtype, device)
     return model.start(part.agents, dtype, device)[agents.to(device)]

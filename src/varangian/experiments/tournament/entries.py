@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -14,10 +13,11 @@ from varangian.attacks.base import Knowledge, knowledge_of
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.scene import Byzantine, choose_byzantine
+from varangian.core.spelling import name_of
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
-from varangian.experiments.spec import catalogue, settings_of, tidied
+from varangian.experiments.spec import catalogue, tidied
 from varangian.experiments.tournament.standings import REFERENCE
 from varangian.studies.study import Study
 
@@ -140,42 +140,3 @@ def _names(
                 raise BadInput(f"{name} is the name of a built-in class; give your own class another name")
             names[name], own[name] = None, one
     return tuple(names)
-
-
-def name_of(value: Any, made: Callable[[str], Any]) -> str:
-    """The name of a rule or an attack as typed on the command line, with all parameters that are not the default.
-
-    >>> from varangian import rules
-    >>> name_of(rules.loss_based(keep="all"), lambda name: rules.loss_based())
-    'loss-based:keep=all'
-    """
-    name = type(value).__name__.replace("_", "-")
-    if not dataclasses.is_dataclass(value):
-        return name
-    usually = settings_of(usual) if (usual := _usual(value, name, made)) is not None else {}
-    changed = [(key, now) for key, now in settings_of(value).items() if key not in usually or usually[key] != now]
-    # A parameter that is itself a rule or an attack comes last.
-    changed.sort(key=lambda pair: dataclasses.is_dataclass(pair[1]))
-    return f"{name}:{','.join(f'{key}={_typed(now, made)}' for key, now in changed)}" if changed else name
-
-
-def _usual(value: Any, name: str, made: Callable[[str], Any]) -> Any:
-    """The value of the name without parameters, in this study. For a user's own class, the class without arguments."""
-    try:
-        usual = made(name)
-        if type(usual) is type(value):
-            return usual
-    except (BadInput, TypeError):
-        pass
-    try:
-        return type(value)()
-    except TypeError:
-        return None
-
-
-def _typed(value: Any, made: Callable[[str], Any]) -> str:
-    if dataclasses.is_dataclass(value):
-        return name_of(value, made)
-    if isinstance(value, tuple | list):
-        return "/".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

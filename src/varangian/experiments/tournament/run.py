@@ -70,7 +70,7 @@ def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), clust
             seeds=plan.seeds,
             callbacks=watching,
             engine=cluster,
-            **{**asdict(plan.options), "record_every": every},
+            **{**asdict(plan.options), "record_every": every, "save_models": False},
         )
         return Played(tuple(results.summary(result)))
     except BadInput as error:
