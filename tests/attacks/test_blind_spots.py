@@ -165,3 +165,23 @@ def test_private_parameters_are_neither_sent_nor_moved() -> None:
     view = replace(view, insight=replace(view.insight, model=model, models=models, sample=sample))
     assert null_space().told(view).shape == (2, model.shared)
     assert blind_direction().told(view).shape == (2, model.shared)
+
+
+NETS: list[Callable[[], nn.Module]] = [
+    lambda: nn.Linear(4, 3),
+    lambda: nn.Linear(20, 3),
+    lambda: nn.Sequential(nn.Unflatten(1, (1, 20)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(36, 3)),
+]
+
+
+@pytest.mark.parametrize("size", [1e18, 1e38])
+@pytest.mark.parametrize("net", NETS, ids=["few parameters", "many parameters", "any model"])
+@pytest.mark.parametrize("attack", [blind_direction(), null_space()], ids=repr)
+def test_victims_with_huge_models_do_not_stop_it(attack: Any, net: Callable[[], nn.Module], size: float) -> None:
+    noise, module = torch.manual_seed(0), net()
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, size)
+    features = 4 if sum(parameter.numel() for parameter in module.parameters()) <= SMALL else 20
+    data = [(torch.randn(6, features, generator=noise), torch.arange(6) % 3) for _ in range(4)]
+    task = Task.supervised(module, nn.functional.cross_entropy, data, test=data, batch=3)
+    simulate(task, Graph.complete(4), rule=rules.loss_based(), attack=attack, byzantine=1, rounds=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -37,6 +37,20 @@ class point:
         return ToAll(torch.full_like(view.own, self.at)), state
 
 
+@dataclass(frozen=True)
+class late:
+    """Sends one point in the first five rounds and another one afterwards."""
+
+    first: float
+    then: float
+
+    def init(self, own: Tensor) -> tuple[()]:
+        return ()
+
+    def send(self, view: Any, state: Any) -> Any:
+        return ToAll(torch.full_like(view.own, self.first if view.round < 5 else self.then)), state
+
+
 def test_the_strength_that_harms_most_is_played() -> None:
     """Agent 0 is at 0 and averages: −5 takes it farthest from its optimum, zero."""
     attack = strongest(of=point())
@@ -61,6 +75,27 @@ def test_every_network_has_its_own_choice() -> None:
     assert chosen.tolist() == [0, 1], "a victim at 10 is harmed more by 2 than by −4"
     sent, after = sent_by_chosen(view, choices, Plans(chosen, ((), ())))
     assert sent.rows[:, 0].tolist() == [-4, 2] and after.states == ((), ())
+
+
+def test_two_finalists_are_played_to_the_end() -> None:
+    """After 3 rounds −5 harms most and 4 is second, but in the end 4 is worse. A third attack is not played on."""
+    view = view_of(PAIR, [1], column(0, 0))
+    choices = (point(-5.0), late(4.0, 90.0), late(3.0, 99.0))
+    rounds: list[int] = []
+
+    def rehearse(attack: Any, state: Any, some: int) -> Any:
+        def further(more: int) -> Any:
+            rounds.append(more)
+            return usual(attack, state, some + more)
+
+        return usual(attack, state, some)._replace(further=further)
+
+    usual = view.insight.rehearse
+    view = replace(view, insight=replace(view.insight, rehearse=rehearse))
+    assert most_harmful(view, choices, [()] * 3, 10, heat=3).tolist() == [1]
+    assert rounds == [7, 7]
+    assert most_harmful(view, choices, [()] * 3, 10).tolist() == [2], "without heats all are played to the end"
+    assert most_harmful(view, choices, [()] * 3, 2, heat=3).tolist() == [0]
 
 
 def test_silence_stays_silence() -> None:

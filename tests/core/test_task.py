@@ -18,7 +18,7 @@ from varangian import BadInput, Graph, Task, rules
 from varangian.core.draws import Draws
 from varangian.core.models.base import Formula
 from varangian.core.optimisers import adam, sgd
-from varangian.core.task import Quadratic
+from varangian.core.task import Quadratic, loss_alone
 
 torch.set_num_threads(1)
 Pair = tuple[Tensor, Tensor]
@@ -215,6 +215,38 @@ def test_held_out_metrics_equal_a_computation_by_hand() -> None:
         predicted = x.double() @ weight.T + bias
         assert float(measured["test_loss"][k]) == pytest.approx(float(cross_entropy(predicted, y)), abs=1e-12)
         assert float(measured["accuracy"][k]) == pytest.approx(float((predicted.argmax(1) == y).double().mean()))
+
+
+@pytest.mark.parametrize("net", [linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))], ids=repr)
+def test_the_loss_alone_is_the_loss_with_other_metrics(net: nn.Module) -> None:
+    """Of several trials at once, too, and so are its gradients."""
+    noise = torch.manual_seed(3)
+    data = [(torch.randn(n, 4, generator=noise), torch.arange(n) % 3) for n in (7, 2, 5)]
+    metrics = {"accuracy": lambda predicted, y: (predicted.argmax(-1) == y).double()}
+    tested = Task.supervised(net, cross_entropy, data, test=data, metrics=metrics).tested
+    assert tested is not None
+    models = torch.randn(2, 3, sum(p.numel() for p in net.parameters()), generator=noise, dtype=torch.float64)
+    found = []
+    for measure in (tested, loss_alone(tested)):
+        for part in (models, models[0], models):  # twice, since items are kept
+            leaf = part.clone().requires_grad_()
+            loss = measure(leaf)["test_loss"]
+            (slope,) = torch.autograd.grad(loss.sum(), leaf)
+            found.append((loss.detach(), slope))
+    for usual, alone in zip(found[:3], found[3:], strict=True):
+        torch.testing.assert_close(usual, alone)
+    own = QuadraticOnly()
+    assert loss_alone(own) is own, "a user's own evaluation stays as it is"
+
+
+class QuadraticOnly:
+    """An evaluation of a user."""
+
+    def __call__(self, models: Tensor) -> dict[str, Tensor]:
+        return {"test_loss": models.square().sum(-1)}
+
+    def to(self, device: torch.device) -> Any:
+        return self
 
 
 def test_held_out_data_is_measured_after_every_epoch_and_at_the_end() -> None:

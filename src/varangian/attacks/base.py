@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, cast, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -39,6 +39,14 @@ Knowledge = Literal["messages", "rule", "sample", "future sample", "truth"]
 KNOWLEDGE: tuple[Knowledge, ...] = get_args(Knowledge)
 
 
+class Rehearsed(NamedTuple):
+    """What has become of a network after some rounds that were played ahead."""
+
+    models: Models
+    further: Callable[[int], Rehearsed]
+    """Plays on for some more rounds."""
+
+
 @dataclass(frozen=True, eq=False)
 class Insight:
     """What an omniscient adversary knows in addition to the models that agents send.
@@ -64,7 +72,7 @@ class Insight:
     foresee_each: Callable[[Float[Tensor, "trial agent shared"], Rule[Any] | None], Tensor]
     """As `foresee`, for many trials at once: models (trial, agent, parameter). In each trial, all Byzantine neighbours
     of an agent send it the same message; a message that is not finite counts as silence."""
-    rehearse: Callable[[AnyAttack, Any, int], Models]
+    rehearse: Callable[[AnyAttack, Any, int], Rehearsed]
     """The models of all agents after some more rounds of an attack with a given state, on samples like their own but
     not the same (`rule`, `sample` and `truth`)."""
     upcoming: Callable[[], Sample]

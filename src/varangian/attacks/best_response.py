@@ -10,9 +10,10 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Knowledge, View
 from varangian.attacks.blind_spots import blind_direction, null_space
+from varangian.attacks.drifting import variance_inflation
 from varangian.attacks.message_search import Search
 from varangian.attacks.rehearsal import Plans, begun, check_choices, known_by, most_harmful, sent_by_chosen
-from varangian.attacks.simple import sign_flip
+from varangian.attacks.simple import sign_flip, uniform
 from varangian.attacks.statistical import alie, inner_product
 from varangian.attacks.topological import dissensus
 from varangian.core.errors import BadInput
@@ -31,8 +32,14 @@ IMITATED: tuple[AnyAttack, ...] = (
     dissensus(0.01),
     alie(),
     sign_flip(),
+    variance_inflation(),
+    uniform(1e18, 1e18),
 )
-"""The simpler attacks that it plays ahead and may imitate."""
+"""The simpler attacks that it plays ahead and may imitate.
+
+The last one sends a huge constant. In a softmax layer all labels then score alike, and rounding erases what it is mixed
+with.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,17 +63,18 @@ class best_response:
     `blind_direction`. Silence, honesty, and the messages of `blind_direction` and `null_space` are tried too. The best
     length is refined. If nothing does harm, k hears its own adapted model, which no rule judges worse than its own.
 
-    What harms most in one round need not harm most in the end. So every `ahead` rounds it also plays ahead: itself,
-    and each attack of `imitates`. Then it continues with whatever harms the network most.
+    What harms most in one round need not harm most in the end. So in the rounds 0, T, 4 T, 16 T, … it plays T rounds
+    ahead: itself, and each attack of `imitates`. After T / 4 rounds only the two most harmful ones are played on.
+    Then it continues with whatever harms the network most.
 
     It works against any rule, so measure a rule by it. It finds a bad message, not always the worst one: what it
     finds is a lower bound of the harm. It cannot run where the network is split into shards.
 
     Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
     does not know the sample that the victim judges on next.
-    Cost: Every `every` rounds 10 · lengths + 2 · refinements + 8 trials, else 8, most of them at once: honest messages
-    are judged once for all. Each trial takes `horizon` gradients. Playing ahead doubles this, and adds one round per
-    attack in `imitates`.
+    Cost: Every `every` rounds 10 · lengths + 2 · refinements + 12 trials, else 8, most of them at once: honest messages
+    are judged once for all. Each trial takes `horizon` gradients. Playing ahead takes T / 4 rounds of itself and of
+    each attack in `imitates`, and 3 T / 4 rounds of two of them.
 
     Example:
         >>> from varangian import attacks, rules
@@ -88,8 +96,8 @@ class best_response:
     """The largest length to try, in distances between models."""
     every: int = 10
     """How often all rays are searched, in rounds. In between, the last message is made longer or shorter."""
-    ahead: int = 50
-    """How many rounds to play ahead, and for how many rounds to keep what was found."""
+    ahead: int = 200
+    """T: how many rounds to play ahead."""
     imitates: tuple[AnyAttack, ...] = IMITATED
     """The attacks that it plays ahead and may imitate. With none, it never plays ahead."""
     rule: Rule[Any] | None = None
@@ -123,6 +131,18 @@ class best_response:
         return begun(self.choices, own)
 
     def send(self, view: View, state: Plans) -> tuple[ToEach, Plans]:
-        if self.imitates and view.round % self.ahead == 0:
-            state = state._replace(chosen=most_harmful(view, self.choices, state.states, self.ahead))
+        if self.imitates and decides(view.round, self.ahead):
+            heat = -(-self.ahead // 4)
+            state = state._replace(chosen=most_harmful(view, self.choices, state.states, self.ahead, heat))
         return sent_by_chosen(view, self.choices, state)
+
+
+def decides(round: int, ahead: int) -> bool:
+    """Whether to play ahead in this round: 0, T, 4 T, 16 T, …
+
+    >>> [round for round in range(1000) if decides(round, ahead=50)]
+    [0, 50, 200, 800]
+    """
+    times, rest = divmod(round, ahead)
+    # A power of four has a single bit, in an odd place.
+    return round == 0 or (rest == 0 and times.bit_count() == 1 and times.bit_length() % 2 == 1)

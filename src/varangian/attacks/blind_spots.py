@@ -98,7 +98,7 @@ def bowl(view: View) -> tuple[Told, Told, PerAgent]:
     units = torch.eye(models.shape[1], dtype=models.dtype, device=models.device)[:shared]
     columns = [curvature_times(view, models, unit.expand_as(models))[:, :shared] for unit in units]
     curvature = torch.stack(columns, 2)
-    values, vectors = torch.linalg.eigh((curvature + curvature.mT) / 2)
+    values, vectors = torch.linalg.eigh(usable((curvature + curvature.mT) / 2))
     slope = (vectors.mT @ gradient_of_risk(view, models)[:, :shared, None])[:, :, 0]
     step = (vectors @ (slope / values.clamp(min=1e-12))[:, :, None])[:, :, 0]
     convex = values[:, :1] > 0
@@ -125,9 +125,15 @@ def flattest(view: View, iterations: int) -> tuple[Told, Told, PerAgent]:
         basis.append(normalize(bent))
     small = torch.diag_embed(torch.stack(diagonal, 1))
     off = torch.diag_embed(torch.stack(beside[:-1], 1), 1) if len(beside) > 1 else torch.zeros_like(small)
-    values, vectors = torch.linalg.eigh(small + off + off.mT)
+    values, vectors = torch.linalg.eigh(usable(small + off + off.mT))
     direction = torch.stack(basis[:-1], 2) @ vectors[:, :, :1]
     return best, normalize(direction[:, :, 0]), values[:, 0].clamp(min=1e-6 * values[:, -1].abs())
+
+
+def usable(matrices: Float[Tensor, "agent row row"]) -> Float[Tensor, "agent row row"]:
+    """The matrices, with zeros for those that are not finite: a victim with a huge model must not stop the attack."""
+    finite = matrices.abs().amax((1, 2), keepdim=True) < torch.finfo(matrices.dtype).max ** 0.75
+    return torch.where(finite, matrices, 0)
 
 
 def _completed(shared: Float[Tensor, "*trial agent shared"], models: Models) -> Float[Tensor, "*trial agent parameter"]:
@@ -235,7 +241,7 @@ def onto_items(model: Model, models: Models, sample: Sample, way: Models, shared
     slopes = _shared_gradient(model, rows, one_each, shared).unflatten(0, (len(models), -1))
     products = slopes @ slopes.mT
     along = slopes @ way[:, :, None]
-    weights = torch.linalg.pinv(products, hermitian=True, rtol=1e-5) @ along
+    weights = torch.linalg.pinv(usable(products), hermitian=True, rtol=1e-5) @ along
     onto: Tensor = (slopes.mT @ weights)[:, :, 0]
     return onto
 

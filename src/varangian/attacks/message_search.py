@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -44,7 +44,7 @@ class Search:
         outlook = Outlook.of(view, self.rule, self.horizon, self.patience)
         (last,) = state
         best = again(outlook, last) if len(last) and view.round % self.every else self.found(view, outlook)
-        return best.sent(view, outlook), (best.told - view.adapted,)
+        return best.sent(view), (best.told - view.adapted,)
 
     def found(self, view: View, outlook: Outlook) -> Best:
         """The best message along all rays."""
@@ -54,8 +54,7 @@ class Search:
         rays = Rays.of(view, worst, between)
         size = torch.arange(self.lengths, dtype=low.dtype, device=low.device)
         told = rays.told(low * ratio ** size[:, None, None])
-        gain = outlook.gain(told)
-        best = Best.of(rays, told, gain, low, ratio)
+        best = Best.of(rays, told, outlook.tried(told), low, ratio)
         for halving in range(1, self.refinements + 1):
             sides = torch.tensor([-1.0, 1.0], dtype=low.dtype, device=low.device)[:, None, None] * 0.5**halving
             length = torch.minimum(best.length * ratio**sides, self.reach * between)
@@ -68,22 +67,30 @@ def again(outlook: Outlook, offset: Told) -> Best:
     adapted = outlook.view.adapted
     factors = torch.tensor([0.0, 0.5, 0.8, 1.0, 1.25, 2.0], dtype=adapted.dtype, device=adapted.device)
     told = adapted + factors[:, None, None] * offset
-    found, agent = outlook.gain(told).max(0), torch.arange(len(adapted), device=adapted.device)
-    return Best(found.values, told[found.indices, agent], adapted, torch.zeros_like(adapted), adapted[:, :1])
+    tried = outlook.tried(told)
+    found, agent = tried.gain.max(0), torch.arange(len(adapted), device=adapted.device)
+    still = torch.zeros_like(adapted)
+    return Best(found.values, tried.of_honesty, told[found.indices, agent], adapted, still, still[:, :1])
+
+
+class Tried(NamedTuple):
+    """The consequences of some messages."""
+
+    gain: Float[Tensor, "trial agent"]
+    """harm · influence^patience where there is harm, otherwise the (negative) harm itself."""
+    of_honesty: PerAgent
+    """The harm if Byzantine agents sent what honest ones would."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """The consequences of messages for each agent."""
+    """How the consequences of messages are measured."""
 
     view: View
     rule: Rule[Any] | None
     horizon: int
     patience: float
     step_size: Length
-    quiet: Models
-    """The models that agents would combine if Byzantine agents were silent: θ_k(∅)."""
-    risk_of_silence: PerAgent
 
     @staticmethod
     def of(view: View, rule: Rule[Any] | None, horizon: int, patience: float) -> Outlook:
@@ -92,10 +99,7 @@ class Outlook:
         slope = insight.model.gradient(before, insight.sample).norm(dim=1, keepdim=True)
         # μ_k, or the effective step size of another optimiser in the last round.
         step_size = (insight.models - before).norm(dim=1, keepdim=True) / torch.where(slope > 0, slope, 1)
-        silence = torch.full_like(view.adapted, torch.nan)
-        (quiet,) = insight.foresee_each(silence[None], rule)
-        blank = Outlook(view, rule, horizon, patience, step_size, quiet, quiet[:, 0])
-        return Outlook(view, rule, horizon, patience, step_size, quiet, blank.risk(quiet))
+        return Outlook(view, rule, horizon, patience, step_size)
 
     def risk(self, models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         for _ in range(self.horizon):
@@ -103,23 +107,19 @@ class Outlook:
         risk: Tensor = self.view.insight.risk(models)
         return risk
 
-    def gain(self, told: Trials) -> Float[Tensor, "trial agent"]:
-        """harm · influence^patience where there is harm, otherwise the (negative) harm itself."""
-        shared = told.shape[2]
-        models = self.view.insight.foresee_each(told, self.rule)
-        harm, quiet = self.harm(models), self.quiet[:, :shared]
+    def tried(self, told: Trials) -> Tried:
+        """Try messages, silence and honesty on all victims at once."""
+        view, shared = self.view, told.shape[2]
+        silence = torch.full_like(told[:1], torch.nan)
+        models = view.insight.foresee_each(torch.cat((silence, told)), self.rule)
+        honest = view.insight.foresee(ToEach(view.adapted[view.sender]), self.rule)
+        of_silence, *others = self.risk(torch.cat((models, honest[None])))
+        harm = torch.stack(others) - of_silence
+        harm, of_honesty = torch.where(harm.isnan(), -torch.inf, harm).tensor_split([len(told)])
+        quiet, models = models[0, :, :shared], models[1:, :, :shared]
         way = (told - quiet).norm(dim=2)
-        influence = ((models[..., :shared] - quiet).norm(dim=2) / torch.where(way > 0, way, 1)).clamp(max=1)
-        return torch.where(harm > 0, harm * influence**self.patience, harm)
-
-    def harm(self, models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
-        harm = self.risk(models) - self.risk_of_silence
-        return torch.where(harm.isnan(), -torch.inf, harm)
-
-    def harm_of_honesty(self) -> PerAgent:
-        """The harm if Byzantine agents sent what honest ones would."""
-        honest = ToEach(self.view.adapted[self.view.sender])
-        return self.harm(self.view.insight.foresee(honest, self.rule))
+        influence = ((models - quiet).norm(dim=2) / torch.where(way > 0, way, 1)).clamp(max=1)
+        return Tried(torch.where(harm > 0, harm * influence**self.patience, harm), of_honesty[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +149,15 @@ class Best:
     """The most harmful message to each agent so far."""
 
     gain: PerAgent
+    of_honesty: PerAgent
     told: Told
     base: Told
     direction: Told
     length: Length
 
     @staticmethod
-    def of(rays: Rays, told: Trials, gain: Float[Tensor, "trial agent"], low: Length, ratio: Length) -> Best:
-        best = gain.max(0)
+    def of(rays: Rays, told: Trials, tried: Tried, low: Length, ratio: Length) -> Best:
+        best = tried.gain.max(0)
         place, lengths = best.indices - len(rays.points), (len(told) - len(rays.points)) // len(rays.base)
         agent = torch.arange(told.shape[1], device=told.device)
         ray = (place // lengths).clamp(min=0)
@@ -164,27 +165,29 @@ class Best:
         moves = (place >= 0)[:, None]
         length = low * ratio ** (place % lengths)[:, None]
         direction = rays.direction[ray, agent] * moves
-        return Best(best.values, told[best.indices, agent], rays.base[ray, agent], direction, length)
+        chosen, base = told[best.indices, agent], rays.base[ray, agent]
+        return Best(best.values, tried.of_honesty, chosen, base, direction, length)
 
     def or_nearby(self, outlook: Outlook, lengths: Float[Tensor, "length agent 1"]) -> Best:
         """The better of this message and of others along the same ray."""
         moves = self.direction.abs().amax(1, keepdim=True) > 0
         told = torch.where(moves, self.base + self.direction * lengths, self.told)
-        found = outlook.gain(told).max(0)
+        found = outlook.tried(told).gain.max(0)
         more, agent = found.values > self.gain, torch.arange(len(self.gain), device=told.device)
         return Best(
             torch.where(more, found.values, self.gain),
+            self.of_honesty,
             torch.where(more[:, None], told[found.indices, agent], self.told),
             self.base,
             self.direction,
             torch.where(more[:, None], lengths[found.indices, agent], self.length),
         )
 
-    def sent(self, view: View, outlook: Outlook) -> ToEach:
+    def sent(self, view: View) -> ToEach:
         """The message, or the sender's own model or silence, where that does more harm."""
-        of_honesty, receiver = outlook.harm_of_honesty(), view.receiver
-        honest = ((of_honesty > self.gain) & (of_honesty >= 0))[receiver]
-        silent = ((self.gain < 0) & (of_honesty < 0))[receiver]
+        receiver = view.receiver
+        honest = ((self.of_honesty > self.gain) & (self.of_honesty >= 0))[receiver]
+        silent = ((self.gain < 0) & (self.of_honesty < 0))[receiver]
         rows = torch.where(honest[:, None], view.adapted[view.sender], self.told[receiver])
         return ToEach(rows, silent=silent)
 

@@ -15,8 +15,12 @@ from varangian.attacks.statistical import inner_product
 from varangian.attacks.victims import networks_of, sender_row
 from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
+from varangian.core.models.base import Models
 
 Own = Float[Tensor, "byzantine parameter"]
+
+FINALISTS = 2
+"""How many attacks are played ahead to the end, per network."""
 
 
 @runtime_checkable
@@ -117,14 +121,29 @@ def begun(attacks: Sequence[AnyAttack], own: Own) -> Plans:
     return Plans(torch.zeros(len(own), dtype=torch.long, device=own.device), tuple(a.init(own) for a in attacks))
 
 
-def most_harmful(view: View, attacks: Sequence[AnyAttack], states: Sequence[Any], rounds: int) -> Int[Tensor, " byz"]:
-    """The number of the attack that harms each network most after some rounds, for every Byzantine agent."""
+def most_harmful(
+    view: View, attacks: Sequence[AnyAttack], states: Sequence[Any], rounds: int, heat: int | None = None
+) -> Int[Tensor, " byzantine"]:
+    """The number of the attack that harms each network most after some rounds, for every Byzantine agent.
+
+    With `heat`, all attacks are first played for only so many rounds. The most harmful ones, two for each network, are
+    then played on to the end.
+    """
     networks = networks_of(view)
-    harms: list[Float[Tensor, " network"]] = []
-    for attack, state in zip(attacks, states, strict=True):
-        risk = view.insight.risk(view.insight.rehearse(attack, state, rounds)).nan_to_num(0)
-        harms.append((risk[networks.member] * networks.present).sum(1))
-    return torch.stack(harms).argmax(0)[networks.of_sender]
+
+    def harm(models: Models) -> Float[Tensor, " network"]:
+        risk = view.insight.risk(models).nan_to_num(0)
+        return (risk[networks.member] * networks.present).sum(1)
+
+    first = rounds if heat is None else min(heat, rounds)
+    played = [view.insight.rehearse(attack, state, first) for attack, state in zip(attacks, states, strict=True)]
+    harms = torch.stack([harm(each.models) for each in played])
+    if first < rounds and len(played) > FINALISTS:
+        finalists = harms.topk(FINALISTS, dim=0).indices.unique().tolist()
+        harms = torch.full_like(harms, -torch.inf)
+        for number in finalists:
+            harms[number] = harm(played[number].further(rounds - first).models)
+    return harms.argmax(0)[networks.of_sender]
 
 
 def sent_by_chosen(view: View, attacks: Sequence[AnyAttack], state: Plans) -> tuple[ToEach, Plans]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -164,7 +164,7 @@ def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]
     return pool.members.gather(1, keys.argsort(dim=1))
 
 
-def _rows(values: Tensor, item: Int[Tensor, "round agent batch"]) -> Tensor:
+def _rows(values: Tensor, item: Int[Tensor, "*shape"]) -> Tensor:
     """`values[item]`, copied item by item. This takes a fifth of the time of indexing, which copies numbers."""
     return values.index_select(0, item.flatten()).view(*item.shape, *values.shape[1:])
 
@@ -200,6 +200,10 @@ class HeldOut:
         """The same evaluation with a copy of only the data that it needs."""
         return replace(self, pool=self.pool.compact_copy())
 
+    def without_metrics(self) -> HeldOut:
+        """The same evaluation of the loss alone. For softmax regression it takes a tenth of the time."""
+        return replace(self, metrics={})
+
     def __call__(self, models: Float[Tensor, "*trial agent parameter"]) -> Mapping[str, Float[Tensor, "*trial agent"]]:
         """Loss and metrics by name, each averaged over every agent's own items.
 
@@ -219,9 +223,13 @@ class HeldOut:
     def _of(
         self, models: Float[Tensor, "*trial agent parameter"], agents: Int[Tensor, " some"]
     ) -> dict[str, Float[Tensor, "*trial some"]]:
-        items = self.pool.members[agents]
-        x, y = as_dtype(self.pool.x[items], models.dtype), as_dtype(self.pool.y[items], models.dtype)
-        own = torch.arange(items.shape[1], device=items.device) < self.pool.counts[agents, None]
+        x, y = (as_dtype(part, models.dtype) for part in self._items(agents))
+        own = torch.arange(y.shape[1], device=y.device) < self.pool.counts[agents, None]
+        if not self.metrics and self.model.is_softmax(x, y):
+            rows = models[..., agents, :].view(-1, len(agents), models.shape[-1]).transpose(0, 1)
+            losses = self.model.cross_entropies(rows, x, y).masked_fill(~own[:, None], 0)
+            loss: Tensor = (losses.sum(2) / own.sum(1, keepdim=True)).T
+            return {self.loss_name: loss.view(*models.shape[:-2], len(agents))}
 
         def of_trial(rows: Models) -> dict[str, Float[Tensor, " some"]]:
             predicted = self.model.predict_all(rows, x)
@@ -234,6 +242,18 @@ class HeldOut:
             return of_trial(models[agents])
         trials = _transposed([of_trial(rows) for rows in models[:, agents]])
         return {name: torch.stack(values) for name, values in trials.items()}
+
+    def _items(self, agents: Int[Tensor, " some"]) -> tuple[Tensor, Tensor]:
+        """The items of some agents, (agent, item, …). Those of a small dataset are kept for the next call."""
+        return self._of_everyone if len(agents) == self.pool.agents else self._read(agents)
+
+    @cached_property
+    def _of_everyone(self) -> tuple[Tensor, Tensor]:
+        return self._read(torch.arange(self.pool.agents, device=self.pool.x.device))
+
+    def _read(self, agents: Int[Tensor, " some"]) -> tuple[Tensor, Tensor]:
+        items = self.pool.members[agents]
+        return _rows(self.pool.x, items), _rows(self.pool.y, items)
 
     def _one_loss(self, predicted: Tensor, y: Tensor) -> Tensor:
         return self.model.loss(predicted[None], y[None])

@@ -108,6 +108,13 @@ def side_by_side(
     return of
 
 
+def loss_alone(evaluation: Evaluation) -> Evaluation:
+    """The part of an evaluation on test data that measures the loss, without other metrics if it is one of ours."""
+    parts = evaluation.parts if isinstance(evaluation, Evaluations) else (evaluation,)
+    of_loss = [part.without_metrics() for part in parts if isinstance(part, HeldOut) and part.loss_name == TEST_LOSS]
+    return of_loss[0] if of_loss else evaluation
+
+
 def takes_trials(evaluation: Evaluation | None) -> bool:
     """Whether an evaluation takes models with a dimension for trials before the agents."""
     if isinstance(evaluation, Evaluations):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from varangian.attacks.base import AnyAttack, Insight
+from varangian.attacks.base import AnyAttack, Insight, Rehearsed
 from varangian.core.draws import PairDraws
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
@@ -82,11 +83,15 @@ def insight_of(
         tried, remembered = with_memory(other)
         return outcomes(with_second(exchange(None), tried), tried, remembered, told, world.execution)
 
-    def rehearse(attack: AnyAttack, attack_state: Any, rounds: int) -> Models:
-        imagined, future = replace(world, sample=world.imagined_sample), state._replace(attack=attack_state)
-        for _ in range(rounds):
-            future, _ = play_round(imagined, rule, attack, future)
-        return future.used
+    def rehearse(attack: AnyAttack, attack_state: Any, rounds: int) -> Rehearsed:
+        imagined = replace(world, sample=world.imagined_sample)
+
+        def played(future: State, rounds: int) -> Rehearsed:
+            for _ in range(rounds):
+                future, _ = play_round(imagined, rule, attack, future)
+            return Rehearsed(future.used, partial(played, future))
+
+        return played(state._replace(attack=attack_state), rounds)
 
     def risk(models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         if models.ndim > 2 and not at_once:

@@ -22,7 +22,7 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
-from varangian.core.task import TEST_LOSS, PerAgent, Task, side_by_side
+from varangian.core.task import TEST_LOSS, PerAgent, Task, loss_alone, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
 from varangian.engine.compute.choice import executor_for, with_threads
@@ -59,7 +59,7 @@ class World:
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What is measured on held-out data, every epoch."""
     tested: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-    """The part of `held_out` on data that no agent trains on."""
+    """The loss on data that no agent trains on."""
     step_size: Float[Tensor, "agent 1"]
     forgetting: Float[Tensor, "agent 1"]
     skip: Float[Tensor, "agent 1"] | None
@@ -157,7 +157,7 @@ def prepare(
     tasks = [placed(scene.task, execution) for scene in reordered]
     exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
-    tested = side_by_side([task.tested for task in tasks if task.tested is not None], agents, dtype)
+    tested = side_by_side([loss_alone(task.tested) for task in tasks if task.tested is not None], agents, dtype)
     start = torch.cat([start_of(scene, task, dtype, device) for scene, task in zip(reordered, tasks, strict=True)])
     start = stored(start if agent_order is None else start[agent_order.order])
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from varangian.attacks.base import Attack, Insight, View
+from varangian.attacks.base import Attack, Insight, Rehearsed, View
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
@@ -193,15 +193,15 @@ class Stage:
         def foresee_each(told: Tensor, rule: Rule[Any] | None = None) -> Tensor:
             return torch.stack([foresee(ToEach(rows[wiring.receiver]), rule) for rows in told])
 
-        def rehearse(attack: Attack[Any], state: Any, rounds: int) -> Tensor:
+        def rehearse(attack: Attack[Any], state: Any, rounds: int, start: int = 0) -> Rehearsed:
             """Agents start every round with the same models, so only the last messages count."""
             network, draws = self.draws.seed.unique(return_inverse=True)[1], self.draws.take(byzantine)
             models = adapted
-            for ahead in range(rounds):
+            for ahead in range(start, start + rounds):
                 view = View(ahead, adapted, adapted, byzantine, draws, wiring, network, insight, (adapted.shape[1],))
                 sent, state = attack.send(view, state)
                 models = foresee(sent)
-            return models
+            return Rehearsed(models, partial(rehearse, attack, state, start=start + rounds))
 
         insight = Insight(
             model=model,

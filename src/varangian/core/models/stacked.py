@@ -147,8 +147,8 @@ class Stacked:
                 device=models.device,
             )
             return torch.stack(losses).view(agents, slots)
-        if self._is_softmax(x, y):
-            return self._cross_entropies(models, x, y).mean(2)
+        if self.is_softmax(x, y):
+            return self.cross_entropies(models, x, y).mean(2)
         # Expand the targets over slots first: some losses fail in a nested vmap if only one argument is batched.
         wide = y[:, None].expand(-1, slots, *y.shape[1:])
         if self._is_linear(x):
@@ -176,7 +176,7 @@ class Stacked:
 
     def gradient(self, models: Models, sample: Sample) -> Models:
         x, y = sample
-        if self._is_softmax(x, y):
+        if self.is_softmax(x, y):
             return self._softmax_gradient(models, x, y)
         with torch.enable_grad():
             if self._one_by_one(models[:1]):
@@ -209,8 +209,8 @@ class Stacked:
     def _judge_linear(
         self, models: Float[Tensor, "row parameter"], everyone: Float[Tensor, "item feature"], y: Tensor
     ) -> Float[Tensor, "row agent"]:
-        if self._is_softmax(everyone[None], y):
-            losses = self._cross_entropies(models[None], everyone[None], y.reshape(1, -1))
+        if self.is_softmax(everyone[None], y):
+            losses = self.cross_entropies(models[None], everyone[None], y.reshape(1, -1))
             return losses.view(len(models), *y.shape).mean(2)
         outputs = self._products(*self._layer(models[None]), everyone[None])[0].unflatten(2, y.shape[:2])
         return vmap(vmap(self.loss))(outputs.movedim(1, 3), y.expand(len(models), *y.shape))
@@ -222,7 +222,7 @@ class Stacked:
         """
         return isinstance(self.judging, nn.Linear) and x.ndim == 3 and not self.frozen
 
-    def _is_softmax(self, x: Tensor, y: Tensor) -> bool:
+    def is_softmax(self, x: Tensor, y: Tensor) -> bool:
         """Whether the model is a single linear layer with cross-entropy loss and one label per item."""
         labels = y.ndim == 2 and not y.is_floating_point()
         return self.loss is nn.functional.cross_entropy and labels and self._is_linear(x)
@@ -249,7 +249,7 @@ class Stacked:
             product += bias.unsqueeze(-1)
         return product
 
-    def _cross_entropies(
+    def cross_entropies(
         self,
         models: Float[Tensor, "group row parameter"],
         x: Float[Tensor, "group item feature"],
@@ -265,7 +265,7 @@ class Stacked:
         bias = None if bias is None else bias[..., 1:] - bias[..., :1]
         others = self._products(weight[:, :, 1:] - weight[:, :, :1], bias, x)
         logits = nn.functional.pad(others, (0, 0, 1, 0))
-        below = logits - logits.amax(2, keepdim=True)
+        below = logits - logits.detach().amax(2, keepdim=True)
         right = below.gather(2, y[:, None, None].expand(-1, below.shape[1], 1, -1)).squeeze(2)
         return below.exp().sum(2).log_() - right  # not in place: best-response attacks need gradients
 

@@ -22,7 +22,7 @@ from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Models
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
-from varangian.core.task import PerAgent, Task, side_by_side
+from varangian.core.task import PerAgent, Task, loss_alone, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.world import World, groups_of, imagined_sampler, judging_model, placed, sampler, stored
@@ -151,7 +151,7 @@ def world_of(
     byzantine_rows = torch.nonzero(part.byzantine)[:, 0]
     exact, held_out, tested = (
         side_by_side([] if evaluation is None else [evaluation], agents, dtype)
-        for evaluation in (task.exact, task.held_out, task.tested)
+        for evaluation in (task.exact, task.held_out, task.tested and loss_alone(task.tested))
     )
 
     def column(value: PerAgent) -> Tensor:
