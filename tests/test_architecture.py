@@ -14,8 +14,24 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "varangian"
 
-LATE = {"h5netcdf", "h5py", "matplotlib", "networkx", "pandas", "PIL", "plotly", "pooch", "pymetis", "ray", "rich"}
-LATE |= {"scipy", "tensorboard", "torch", "fcntl"}
+LATE = {
+    "fcntl",
+    "h5netcdf",
+    "h5py",
+    "matplotlib",
+    "networkx",
+    "pandas",
+    "PIL",
+    "plotly",
+    "pooch",
+    "pymetis",
+    "ray",
+    "rich",
+    "scipy",
+    "tensorboard",
+    "torch",
+    "zenoh",
+}
 """Packages that may be imported inside a function: heavy or optional ones, and what only some systems have."""
 
 

@@ -1,0 +1,1 @@
+"""One agent on a real network: keys, messages, mailbox, transport."""
