@@ -1,1 +1,25 @@
-"""One agent on a real network: keys, messages, mailbox, transport."""
+"""One agent on a real network: keys, messages, mailbox, transport. Needs `pip install varangian[agent]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from varangian.core.errors import BadInput
+from varangian.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from varangian.agent import keys as keys
+
+__all__ = ["keys"]
+_NEEDED = {"cryptography", "prometheus_client", "zenoh"}
+_get, __dir__ = lazy(__name__, modules={name: name for name in __all__})
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        hint = "install what agents need: pip install varangian[agent]"
+        raise BadInput(f"the package {error.name} is missing; {hint}") from error

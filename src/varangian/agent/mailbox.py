@@ -1,24 +1,63 @@
-"""What has arrived from each neighbour: bounded, thread-safe, and checked when it is collected."""
+"""What has arrived from each neighbour: bounded, thread-safe, and checked when it is collected.
+
+A message is new if its (session, round) is larger than that of the last accepted message of its sender. A session
+begins when a sender starts; its number grows with every start. So a restarted agent may go back to the round that it
+saved, and a message of an earlier session is a replay. A neighbour's rounds are its own: it may be far ahead or behind.
+But they cannot grow faster than `limits.pace` rounds a second by the receiver's clock. No other clock is used.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from varangian.agent.message import Limits, Message, Reason, Schema
+from varangian.agent.envelope import OVERHEAD
+from varangian.agent.message import Message, Reason, Rejected, Schema, decode
+
+log = logging.getLogger(__name__)
 
 
 class Payload(Protocol):
-    """Bytes, or something that has a length and becomes bytes on demand (Zenoh's buffers)."""
+    """Bytes, or something that has a length and becomes bytes on demand, such as Zenoh's buffers."""
 
     def __len__(self) -> int: ...
 
     def __bytes__(self) -> bytes: ...
 
 
-Unseal = Callable[[str, bytes], bytes]
+Unseal = Callable[[str, bytes], bytes | memoryview]
 """From a sender and a payload to the signed body; raises `Rejected`. See `envelope.Verifier`."""
+
+FAULTLESS = frozenset({Reason.REPLAYED, Reason.RATE, Reason.MUTED})
+"""Reasons that do not count as faults. Senders repeat their last message, for those who could not hear it at first."""
+STRANGER = ""
+"""Counts messages of senders that are no neighbours: a stranger must not make the counters grow."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a receiver accepts from each neighbour. The schema limits the sizes."""
+
+    rate: float = 1_000.0
+    """Messages a second, on average."""
+    burst: float = 1_000.0
+    """Messages at once."""
+    pace: float = 10_000.0
+    """Rounds a second that a sender can possibly do. A round beyond that, and `ahead`, is from the future."""
+    ahead: int = 100_000
+    """Rounds by which a sender may get ahead at once: messages in between may be lost, and the last one be late."""
+    silence: float = 60.0
+    """Seconds after which the last message of a neighbour no longer counts: the neighbour is absent."""
+    patience: int = 5
+    """Faults until a neighbour is muted. Every accepted message makes up for one fault."""
+    mute: float = 1.0
+    """Seconds of the first pause. Every further pause is twice as long."""
+    longest_mute: float = 600.0
+    """Seconds of the longest pause."""
 
 
 @dataclass(frozen=True)
@@ -29,53 +68,194 @@ class Received:
     age: float
     """Seconds since it arrived, by this agent's monotonic clock."""
     new: bool
-    """Whether it was collected now for the first time."""
+    """Whether this call of `collect` is the first to return it."""
+
+
+@dataclass
+class _Accepted:
+    arrived: float
+    message: Message
+    new: bool = True
+    """Whether `collect` has not returned it yet."""
+
+
+@dataclass
+class _Neighbour:
+    """What a mailbox knows of one neighbour."""
+
+    allowance: float
+    """Messages that it may send now. Grows with time."""
+    counted_at: float = 0.0
+    heard_at: float = 0.0
+    """When something that may be a message arrived last. A repeat of an old message shows that the neighbour lives."""
+    start: bytes = b""
+    """The first bytes of the last payload. They hold the signature, so a payload with the same ones is a repeat."""
+    waiting: deque[tuple[float, bytes]] = field(default_factory=lambda: deque(maxlen=2))
+    """The last two payloads, unread, with their times of arrival. Two, because in lockstep a neighbour may be one round
+    ahead while this agent still waits for others."""
+    accepted: deque[_Accepted] = field(default_factory=lambda: deque(maxlen=2))
+    """The last two accepted messages, the newest at the end."""
+    faults: int = 0
+    pauses: int = 0
+    muted_until: float = 0.0
 
 
 class Mailbox:
     """The newest messages of every neighbour.
 
     `offer` is called from the transport's thread and is cheap: it checks length, rate and pauses, and keeps the last
-    two payloads of a sender, unread. `collect` is called once per round from the agent's thread. It reads at most two
-    payloads per neighbour.
+    two payloads of a sender, unread. `collect` is called once per round from the agent's thread. It checks at most two
+    payloads per neighbour. So a flood costs no more than its transport, and memory is at most two payloads and two
+    models per neighbour.
     """
 
-    def __init__(self, neighbours: Collection[str], schema: Schema, unseal: Unseal, limits: Limits = Limits()) -> None:
-        raise NotImplementedError
+    def __init__(
+        self, neighbours: Collection[str], schema: Schema, unseal: Unseal, limits: Limits | None = None
+    ) -> None:
+        """An empty mailbox.
+
+        Args:
+            neighbours: Whose messages to accept.
+            schema: What a message must look like.
+            unseal: Opens envelopes: `envelope.Verifier(identity, fleet)`.
+            limits: How much, how fast and how long.
+        """
+        self._limits = limits or Limits()
+        self._schema = schema
+        self._unseal = unseal
+        self._longest = schema.longest + OVERHEAD
+        self._of = {name: _Neighbour(self._limits.burst) for name in neighbours}
+        self._something = threading.Condition()
+        """Its lock guards everything below, and what `_of` holds."""
+        self._offered = False
+        self._rejected: Counter[tuple[str, Reason]] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     def offer(self, sender: str, payload: Payload, now: float) -> None:
-        """Keep a payload for the next `collect`, if it is not refused at once. Never raises, never blocks for long.
+        """Keep a payload for the next `collect`, unless it is refused at once. Never raises.
 
         `now` is `time.monotonic()`.
         """
-        raise NotImplementedError
+        size = len(payload)
+        with self._something:
+            of = self._of.get(sender)
+            if of is None:
+                self._rejected[STRANGER, Reason.SENDER] += 1
+                return
+            self._bytes[sender] += size
+            reason = self._refusal(of, size, now)
+            if reason is not None:
+                self._reject(sender, reason, now)
+                return
+            kept = bytes(payload)
+            of.heard_at = now
+            if kept[:OVERHEAD] == of.start:
+                return
+            of.start = kept[:OVERHEAD]
+            of.waiting.append((now, kept))
+            self._offered = True
+            self._something.notify_all()
+
+    def _refusal(self, of: _Neighbour, size: int, now: float) -> Reason | None:
+        if now < of.muted_until:
+            return Reason.MUTED
+        grown = of.allowance + max(0.0, now - of.counted_at) * self._limits.rate
+        of.allowance, of.counted_at = min(self._limits.burst, grown), now
+        if of.allowance < 1:
+            return Reason.RATE
+        of.allowance -= 1
+        return Reason.SIZE if size > self._longest else None
 
     def collect(self, now: float, round: int | None = None) -> dict[str, Received]:
-        """The newest accepted message of every neighbour that is not silent for longer than `limits.silence`.
+        """The newest accepted message of every neighbour that has not been silent for longer than `limits.silence`.
 
-        With `round` (lockstep), only messages of exactly this round; one of the next round is kept for the next call.
+        With `round` (lockstep), only messages of exactly this round. Messages of later rounds stay for later calls.
         """
-        raise NotImplementedError
+        with self._something:
+            arrived = {sender: list(of.waiting) for sender, of in self._of.items()}
+            alive = {sender for sender, of in self._of.items() if now - of.heard_at <= self._limits.silence}
+            for of in self._of.values():
+                of.waiting.clear()
+            self._offered = False
+        found: dict[str, Received] = {}
+        for sender, payloads in arrived.items():
+            # Without lockstep only the newest counts, and the one before it only if the newest is rejected.
+            for when, payload in payloads if round is not None else reversed(payloads):
+                if self._accept(sender, when, payload, now) and round is None:
+                    break
+            fitting = [a for a in self._of[sender].accepted if round in (None, a.message.header.round)]
+            if fitting and sender in alive:
+                newest = fitting[-1]
+                found[sender] = Received(newest.message, now - newest.arrived, newest.new)
+                newest.new = False
+        return found
+
+    def _accept(self, sender: str, arrived: float, payload: bytes, now: float) -> bool:
+        """Check a payload, and keep its message. False if it is rejected."""
+        of = self._of[sender]
+        try:
+            message = decode(self._unseal(sender, payload), self._schema, sender)
+            self._check_order(of, message, arrived)
+        except Rejected as rejected:
+            log.debug("message of %s rejected: %s", sender, rejected)
+            with self._something:
+                self._reject(sender, rejected.reason, now)
+            return False
+        of.accepted.append(_Accepted(arrived, message))
+        with self._something:
+            self._accepted[sender] += 1
+            of.faults = max(0, of.faults - 1)
+        return True
+
+    def _check_order(self, of: _Neighbour, message: Message, arrived: float) -> None:
+        """Reject what is not newer than the last accepted message, and what is too new to be true."""
+        if not of.accepted:
+            return
+        last, header = of.accepted[-1], message.header
+        before = last.message.header
+        if (header.session, header.round) <= (before.session, before.round):
+            raise Rejected(Reason.REPLAYED)
+        if header.round > before.round + self._limits.ahead + self._limits.pace * max(0.0, arrived - last.arrived):
+            raise Rejected(Reason.FUTURE)
+
+    def _reject(self, sender: str, reason: Reason, now: float) -> None:
+        """Count, and mute the sender if this is one fault too many. The lock is held."""
+        self._rejected[sender, reason] += 1
+        if reason in FAULTLESS:
+            return
+        of = self._of[sender]
+        of.faults += 1
+        if of.faults >= self._limits.patience:
+            pause = min(self._limits.longest_mute, self._limits.mute * 2.0 ** min(of.pauses, 60))
+            of.faults, of.pauses, of.muted_until = self._limits.patience - 1, of.pauses + 1, now + pause
+            of.waiting.clear()
+            log.warning("%s is muted for %g s after repeated faults, the last one: %s", sender, pause, reason.value)
 
     def wait(self, timeout: float) -> bool:
         """Wait until something has been offered since the last `collect`; False after `timeout` seconds."""
-        raise NotImplementedError
+        with self._something:
+            return self._something.wait_for(lambda: self._offered, timeout)
 
     @property
     def rejected(self) -> Mapping[tuple[str, Reason], int]:
-        """How many messages were not accepted, by neighbour and reason. Non-neighbours count as sender ''."""
-        raise NotImplementedError
+        """How many messages were not accepted, by neighbour and reason. Strangers have the empty name."""
+        with self._something:
+            return dict(self._rejected)
 
     @property
     def accepted(self) -> Mapping[str, int]:
         """How many messages were accepted, by neighbour."""
-        raise NotImplementedError
+        with self._something:
+            return dict(self._accepted)
 
     @property
     def received_bytes(self) -> Mapping[str, int]:
         """How many bytes arrived, accepted or not, by neighbour."""
-        raise NotImplementedError
+        with self._something:
+            return dict(self._bytes)
 
     def muted_until(self, sender: str) -> float:
-        """Until when, on the monotonic clock, everything from this sender is dropped; 0 if it is not muted."""
-        raise NotImplementedError
+        """Until when, on the monotonic clock, everything from this sender is dropped. 0 if it was never muted."""
+        with self._something:
+            return self._of[sender].muted_until

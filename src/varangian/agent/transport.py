@@ -1,27 +1,53 @@
-"""How payloads travel between neighbours."""
+"""How payloads travel between neighbours: Zenoh in peer mode over TLS.
+
+Every pair of neighbours has a key of its own for each direction: `varangian/FLEET/SENDER/RECEIVER`. Access control
+allows a link to carry only the two keys of the names at its ends, as their certificates have them. There is no
+discovery: an agent connects to the addresses that it was given, and accepts only certificates of its authority.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import logging
+import re
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from varangian.agent.identity import Identity
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from varangian.agent.certificates import checked_name
+from varangian.agent.counted_log import CountedLog
+from varangian.agent.identity import Credentials, Identity
 from varangian.agent.mailbox import Payload
+from varangian.core.errors import BadInput
+
+if TYPE_CHECKING:
+    import zenoh
+
+log = logging.getLogger(__name__)
 
 Deliver = Callable[[str, Payload], None]
-"""Called from the transport's thread with the sender's name and what it sent."""
+"""Called from the transport's threads with the sender's name and what it sent."""
+
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_OVERHEAD = 4096
+"""What Zenoh adds to a payload, at most."""
+REPEAT = 1.0, 15.0
+"""Seconds until the last payload is sent again, for neighbours that could not hear it: at first, and at most."""
+WATCH = 1.0
+"""Seconds between looks at the key files."""
 
 
 class Transport(Protocol):
     """Sends an agent's newest payload to its neighbours, and hands over what they send. Never blocks on them."""
 
-    def publish(self, payload: bytes) -> None:
-        """Send this to every neighbour. It replaces what has not been sent yet."""
-        ...
-
-    def publish_to(self, neighbour: str, payload: bytes) -> None:
-        """Send this to one neighbour only (two-faced senders)."""
+    def publish(self, payload: bytes, to: str | None = None) -> None:
+        """Send this to every neighbour, or to one. It replaces what has not been sent yet."""
         ...
 
     def connected(self) -> frozenset[str]:
@@ -33,18 +59,28 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where an agent listens, and where its neighbours do."""
+    """Where an agent listens, and where its neighbours do: `host:port`, or `[address]:port` for IPv6."""
 
-    listen: str
-    """`host:port`."""
-    neighbours: Mapping[str, str]
-    """From a neighbour's name to its `host:port`."""
+    listen: str | None
+    """None if neighbours cannot reach this agent; then it must reach them."""
+    neighbours: Mapping[str, str | None]
+    """From a neighbour's name to its address. None if only the neighbour can open the connection."""
+
+    def __post_init__(self) -> None:
+        for name in self.neighbours:
+            checked_name(name)
+        for address in (self.listen, *self.neighbours.values()):
+            if address is not None and not _ADDRESS.fullmatch(address):
+                raise BadInput(f"{address!r} is no address; write host:port")
 
 
 class ZenohTransport:
-    """Zenoh in peer mode over TLS with mutual authentication, to the given neighbours only."""
+    """Zenoh in peer mode over TLS with mutual authentication, to the given neighbours only.
 
-    def __init__(self, identity: Identity, fleet: str, addresses: Addresses, deliver: Deliver) -> None:
+    The key files are watched: after a renewal or a new revocation list, the session is opened again.
+    """
+
+    def __init__(self, identity: Identity, fleet: str, addresses: Addresses, deliver: Deliver, longest: int) -> None:
         """Open the session. Neighbours need not be there yet.
 
         Args:
@@ -52,17 +88,241 @@ class ZenohTransport:
             fleet: The name of the fleet; agents of different fleets do not hear each other.
             addresses: Where to listen and connect.
             deliver: What to do with what arrives.
+            longest: The most bytes of a payload. Zenoh drops longer ones while it puts them together.
         """
-        raise NotImplementedError
+        if identity.name in addresses.neighbours:
+            raise BadInput(f"{identity.name} cannot be its own neighbour; remove it from the neighbours")
+        self._identity = identity
+        self._fleet = checked_name(fleet)
+        self._addresses = addresses
+        self._deliver = deliver
+        self._longest = longest
+        self.refused = CountedLog(log)
+        """Counts connections of certificates that are no neighbours'."""
+        self._lock = threading.Lock()
+        """Guards the session, which the watching thread replaces."""
+        self._closing = threading.Event()
+        self._senders: dict[str, _Sender] = {}
+        self._session: _Session | None = self._opened()
+        for name in addresses.neighbours:
+            self._senders[name] = _Sender(name, partial(self._put, name))
+        self._watcher = threading.Thread(target=self._watch, name="watch-keys", daemon=True)
+        self._watcher.start()
 
-    def publish(self, payload: bytes) -> None:
-        raise NotImplementedError
-
-    def publish_to(self, neighbour: str, payload: bytes) -> None:
-        raise NotImplementedError
+    def publish(self, payload: bytes, to: str | None = None) -> None:
+        """Send this to every neighbour, or to one. It replaces what has not been sent yet."""
+        for name in self._senders if to is None else (to,):
+            self._senders[name].send(payload)
 
     def connected(self) -> frozenset[str]:
-        raise NotImplementedError
+        """The neighbours that are connected now."""
+        with self._lock:
+            links = self._session.session.info.links() if self._session else []
+        names = {link.auth_identifier for link in links}
+        return frozenset(name for name in self._senders if name in names)
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Stop sending and receiving."""
+        self._closing.set()
+        for sender in self._senders.values():
+            sender.close()
+        self._watcher.join()
+        with self._lock:
+            if self._session is not None:
+                self._session.session.close()
+
+    def _put(self, name: str, payload: bytes) -> None:
+        """Hand a payload to Zenoh. Blocks while the link to this neighbour is full."""
+        import zenoh
+
+        with self._lock:
+            publisher = self._session and self._session.publishers.get(name)
+        if publisher:
+            try:
+                publisher.put(payload)
+            except zenoh.ZError as error:  # the session is being closed
+                log.debug("could not send to %s: %s", name, error)
+
+    def _opened(self) -> _Session:
+        """A new session with the credentials as they are now. Revoked neighbours are left out."""
+        import zenoh
+
+        mine, me = self._identity.now, self._identity.name
+        allowed = {name: at for name, at in self._addresses.neighbours.items() if not mine.has_revoked(name)}
+        addresses = Addresses(self._addresses.listen, allowed)
+        settings = zenoh_settings(mine, me, self._fleet, addresses, self._longest)
+        try:
+            session = zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
+        except zenoh.ZError as error:
+            raise BadInput(f"cannot listen on {addresses.listen}: {error}; choose another address") from error
+        session.info.declare_link_events_listener(self._notice, history=True)
+        publishers = {}
+        for name in allowed:
+            newest_two: zenoh.handlers.RingChannel[zenoh.Sample] = zenoh.handlers.RingChannel(2)
+            # A ring keeps the newest two and drops the rest before Python sees it: a flood costs next to nothing.
+            inbox = session.declare_subscriber(key(self._fleet, name, me), newest_two)
+            threading.Thread(target=self._receive, args=(name, inbox), name=f"hear-{name}", daemon=True).start()
+            publishers[name] = session.declare_publisher(
+                key(self._fleet, me, name), congestion_control=zenoh.CongestionControl.BLOCK, express=True
+            )
+        return _Session(session, publishers)
+
+    def _receive(self, sender: str, inbox: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]) -> None:
+        """Hand over what a neighbour sends, until the session is closed."""
+        import zenoh
+
+        with suppress(zenoh.ZError):
+            for sample in inbox:
+                self._deliver(sender, sample.payload)
+
+    def _notice(self, event: zenoh.LinkEvent) -> None:
+        import zenoh
+
+        name = event.link.auth_identifier
+        if event.kind == zenoh.SampleKind.PUT and name not in self._addresses.neighbours:
+            self.refused.add("stranger", f"{name!r} of this fleet is connected but no neighbour; it is not heard")
+
+    def _watch(self) -> None:
+        """Open the session again when the key files change."""
+        stale = False
+        while not self._closing.wait(WATCH):
+            stale = self._identity.refresh() or stale
+            if stale:
+                log.info("the key files changed; opening the session again")
+                with self._lock:
+                    if self._session is not None:
+                        self._session.session.close()
+                        self._session = None
+                    try:
+                        self._session = self._opened()
+                        stale = False
+                    except BadInput as error:
+                        log.warning("could not open the session again, trying on: %s", error)
+                for sender in self._senders.values():
+                    sender.repeat()
+
+
+@dataclass(frozen=True)
+class _Session:
+    session: zenoh.Session
+    publishers: Mapping[str, zenoh.Publisher]
+
+
+class _Sender:
+    """Sends the newest payload to one neighbour, in a thread of its own: a slow neighbour delays only itself.
+
+    It sends the last payload again from time to time, less and less often: nobody stores it for a neighbour that was
+    not connected.
+    """
+
+    def __init__(self, name: str, put: Callable[[bytes], None]) -> None:
+        self._put = put
+        self._payload: bytes | None = None
+        self._waiting = False
+        """Whether the payload has not been sent yet."""
+        self._open = True
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name=f"tell-{name}", daemon=True).start()
+
+    def send(self, payload: bytes) -> None:
+        with self._changed:
+            self._payload, self._waiting = payload, True
+            self._changed.notify()
+
+    def repeat(self) -> None:
+        """Send the last payload again now."""
+        with self._changed:
+            self._waiting = self._payload is not None
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+
+    def _run(self) -> None:
+        pause = REPEAT[0]
+        while True:
+            with self._changed:
+                new = self._changed.wait_for(lambda: self._waiting or not self._open, pause)
+                if not self._open:
+                    return
+                payload, self._waiting = self._payload, False
+            pause = REPEAT[0] if new else min(2 * pause, REPEAT[1])
+            if payload is not None:
+                self._put(payload)
+
+
+def key(fleet: str, sender: str, receiver: str) -> str:
+    """The Zenoh key of everything that `sender` sends to `receiver`."""
+    return f"varangian/{fleet}/{sender}/{receiver}"
+
+
+def zenoh_settings(mine: Credentials, me: str, fleet: str, addresses: Addresses, longest: int) -> dict[str, Any]:
+    """Zenoh's configuration: TLS only, no discovery, no forwarding, and access control by certificate name.
+
+    Args:
+        mine: This agent's key and certificate, and the authority.
+        me: Its name.
+        fleet: The name of the fleet.
+        addresses: Where to listen and connect.
+        longest: The most bytes of a payload.
+    """
+
+    def encoded(pem: bytes) -> str:
+        return base64.b64encode(pem).decode()
+
+    private, certificate = encoded(mine.key_pem), encoded(mine.certificate.public_bytes(Encoding.PEM))
+    connect = [f"tls/{address}" for address in addresses.neighbours.values() if address is not None]
+    return {
+        "mode": "peer",
+        "listen": {"endpoints": [] if addresses.listen is None else [f"tls/{addresses.listen}"]},
+        "connect": {"endpoints": connect, "timeout_ms": -1, "exit_on_failure": False},
+        "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
+        "scouting": {"delay": 0, "multicast": {"enabled": False}, "gossip": {"enabled": False}},
+        "adminspace": {"enabled": False},
+        "access_control": _access_control(me, fleet, addresses),
+        "transport": {
+            "unicast": {"compression": {"enabled": False}, "qos": {"enabled": False}},
+            "shared_memory": {"enabled": False},
+            "link": {
+                "protocols": ["tls"],
+                "rx": {"max_message_size": longest + _OVERHEAD},
+                "tls": {
+                    "root_ca_certificate_base64": encoded(mine.authority.public_bytes(Encoding.PEM)),
+                    "listen_private_key_base64": private,
+                    "listen_certificate_base64": certificate,
+                    "connect_private_key_base64": private,
+                    "connect_certificate_base64": certificate,
+                    "enable_mtls": True,
+                    "verify_name_on_connect": True,
+                    "close_link_on_expiration": True,
+                },
+            },
+        },
+    }
+
+
+def _access_control(me: str, fleet: str, addresses: Addresses) -> dict[str, Any]:
+    """A link whose certificate says `name` carries the two keys of this pair, and nothing else."""
+    rules: list[dict[str, Any]] = []
+    for name in addresses.neighbours:
+        from_it, to_it = key(fleet, name, me), key(fleet, me, name)
+        for flow, message, allowed in (
+            ("ingress", "put", from_it),
+            ("egress", "declare_subscriber", from_it),
+            ("egress", "put", to_it),
+            ("ingress", "declare_subscriber", to_it),
+        ):
+            rule = {"id": f"{name} {flow} {message}", "flows": [flow], "messages": [message]}
+            rules.append({**rule, "key_exprs": [allowed], "permission": "allow"})
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": [{"id": name, "cert_common_names": [name]} for name in addresses.neighbours],
+        "policies": [
+            {"rules": [rule["id"] for rule in rules if rule["id"].split()[0] == name], "subjects": [name]}
+            for name in addresses.neighbours
+        ],
+    }

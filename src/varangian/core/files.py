@@ -11,14 +11,17 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`. It replaces `path` if the block succeeds, and is deleted if it fails."""
+def whole(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """A temporary file beside `path`. It replaces `path` if the block succeeds, and is deleted if it fails.
+
+    Nobody else can read it before it has its name; then `mode` decides.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, 0o644)
+        os.chmod(name, mode)
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
