@@ -37,6 +37,7 @@ from varangian.core.files import whole
 from varangian.experiments.lock import locked
 
 YEAR = timedelta(days=365)
+LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def create_authority(folder: Path, lifetime: timedelta = 10 * YEAR) -> None:
         _note(folder, ())
 
 
-def issue(folder: Path, name: str, hosts: Sequence[str] = ("localhost",), lifetime: timedelta = YEAR) -> Path:
+def issue(folder: Path, name: str, hosts: Sequence[str] = LOCAL, lifetime: timedelta = YEAR) -> Path:
     """A key and a certificate for the agent `name`, in the new folder `folder/agents/name`.
 
     Args:
@@ -92,13 +93,20 @@ def issue(folder: Path, name: str, hosts: Sequence[str] = ("localhost",), lifeti
         return _certify(folder, authority, name, tuple(hosts), lifetime)
 
 
-def renew(folder: Path, name: str, lifetime: timedelta = YEAR) -> Path:
-    """A new key and certificate for `name`, with the same hosts. Running agents that use the folder pick them up."""
+def renew(folder: Path, name: str, hosts: Sequence[str] | None = None, lifetime: timedelta = YEAR) -> Path:
+    """A new key and certificate for `name`. Running agents that use the folder pick them up.
+
+    Args:
+        folder: The authority's folder.
+        name: An agent with a certificate.
+        hosts: Where neighbours reach it. By default those of its last certificate.
+        lifetime: How long the certificate is valid.
+    """
     with _opened(folder) as authority:
         last = _of(name, authority)[-1]
         if last.revoked:
             raise BadInput(f"{name} was revoked and cannot be renewed; issue a certificate with another name")
-        return _certify(folder, authority, name, last.hosts, lifetime)
+        return _certify(folder, authority, name, tuple(hosts or last.hosts), lifetime)
 
 
 def revoke(folder: Path, name: str) -> Path:
@@ -147,7 +155,8 @@ def _opened(folder: Path) -> Iterator[_Authority]:
 
 
 def _of(name: str, authority: _Authority) -> list[Issued]:
-    found = [entry for entry in authority.issued if entry.name == checked_name(name)]
+    checked_name(name)
+    found = [entry for entry in authority.issued if entry.name == name]
     if not found:
         raise BadInput(f"no certificate was issued to {name}; `varangian keys list` shows all")
     return found

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from varangian.agent.counted_log import CountedLog
 from varangian.agent.envelope import OVERHEAD
 from varangian.agent.message import Message, Reason, Rejected, Schema, decode
 
@@ -87,9 +88,9 @@ class _Neighbour:
     """Messages that it may send now. Grows with time."""
     counted_at: float = 0.0
     heard_at: float = 0.0
-    """When something that may be a message arrived last. A repeat of an old message shows that the neighbour lives."""
-    start: bytes = b""
-    """The first bytes of the last payload. They hold the signature, so a payload with the same ones is a repeat."""
+    """When the last accepted message arrived, or a repeat of it, which shows that the neighbour lives."""
+    start: bytes | None = None
+    """The first bytes of the last accepted payload. They hold the signature: a payload with the same is a repeat."""
     waiting: deque[tuple[float, bytes]] = field(default_factory=lambda: deque(maxlen=2))
     """The last two payloads, unread, with their times of arrival. Two, because in lockstep a neighbour may be one round
     ahead while this agent still waits for others."""
@@ -128,6 +129,7 @@ class Mailbox:
         self._something = threading.Condition()
         """Its lock guards everything below, and what `_of` holds."""
         self._offered = False
+        self._log = CountedLog(log)
         self._rejected: Counter[tuple[str, Reason]] = Counter()
         self._accepted: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
@@ -141,7 +143,7 @@ class Mailbox:
         with self._something:
             of = self._of.get(sender)
             if of is None:
-                self._rejected[STRANGER, Reason.SENDER] += 1
+                self._count(STRANGER, Reason.SENDER, "no neighbour")
                 return
             self._bytes[sender] += size
             reason = self._refusal(of, size, now)
@@ -149,10 +151,11 @@ class Mailbox:
                 self._reject(sender, reason, now)
                 return
             kept = bytes(payload)
-            of.heard_at = now
             if kept[:OVERHEAD] == of.start:
+                of.heard_at = now
                 return
-            of.start = kept[:OVERHEAD]
+            if any(kept[:OVERHEAD] == before[:OVERHEAD] for _, before in of.waiting):
+                return
             of.waiting.append((now, kept))
             self._offered = True
             self._something.notify_all()
@@ -174,7 +177,6 @@ class Mailbox:
         """
         with self._something:
             arrived = {sender: list(of.waiting) for sender, of in self._of.items()}
-            alive = {sender for sender, of in self._of.items() if now - of.heard_at <= self._limits.silence}
             for of in self._of.values():
                 of.waiting.clear()
             self._offered = False
@@ -184,8 +186,9 @@ class Mailbox:
             for when, payload in payloads if round is not None else reversed(payloads):
                 if self._accept(sender, when, payload, now) and round is None:
                     break
-            fitting = [a for a in self._of[sender].accepted if round in (None, a.message.header.round)]
-            if fitting and sender in alive:
+            of = self._of[sender]
+            fitting = [a for a in of.accepted if round in (None, a.message.header.round)]
+            if fitting and now - of.heard_at <= self._limits.silence:
                 newest = fitting[-1]
                 found[sender] = Received(newest.message, now - newest.arrived, newest.new)
                 newest.new = False
@@ -198,13 +201,13 @@ class Mailbox:
             message = decode(self._unseal(sender, payload), self._schema, sender)
             self._check_order(of, message, arrived)
         except Rejected as rejected:
-            log.debug("message of %s rejected: %s", sender, rejected)
             with self._something:
-                self._reject(sender, rejected.reason, now)
+                self._reject(sender, rejected.reason, now, str(rejected))
             return False
         of.accepted.append(_Accepted(arrived, message))
         with self._something:
             self._accepted[sender] += 1
+            of.start, of.heard_at = payload[:OVERHEAD], max(of.heard_at, arrived)
             of.faults = max(0, of.faults - 1)
         return True
 
@@ -219,9 +222,13 @@ class Mailbox:
         if header.round > before.round + self._limits.ahead + self._limits.pace * max(0.0, arrived - last.arrived):
             raise Rejected(Reason.FUTURE)
 
-    def _reject(self, sender: str, reason: Reason, now: float) -> None:
-        """Count, and mute the sender if this is one fault too many. The lock is held."""
+    def _count(self, sender: str, reason: Reason, detail: str) -> None:
         self._rejected[sender, reason] += 1
+        self._log.add(f"{sender} {reason.value}", f"message of {sender or 'a stranger'} rejected: {detail}")
+
+    def _reject(self, sender: str, reason: Reason, now: float, detail: str = "") -> None:
+        """Count, and mute the sender if this is one fault too many. The lock is held."""
+        self._count(sender, reason, detail or reason.value)
         if reason in FAULTLESS:
             return
         of = self._of[sender]

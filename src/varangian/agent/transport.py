@@ -98,7 +98,7 @@ class ZenohTransport:
         self._deliver = deliver
         self._longest = longest
         self.refused = CountedLog(log)
-        """Counts connections of certificates that are no neighbours'."""
+        """Counts connections with valid certificates of those that are no neighbours, or revoked."""
         self._lock = threading.Lock()
         """Guards the session, which the watching thread replaces."""
         self._closing = threading.Event()
@@ -129,7 +129,9 @@ class ZenohTransport:
         self._watcher.join()
         with self._lock:
             if self._session is not None:
-                self._session.session.close()
+                self._session.close()
+        for sender in self._senders.values():
+            sender.join()
 
     def _put(self, name: str, payload: bytes) -> None:
         """Hand a payload to Zenoh. Blocks while the link to this neighbour is full."""
@@ -156,16 +158,17 @@ class ZenohTransport:
         except zenoh.ZError as error:
             raise BadInput(f"cannot listen on {addresses.listen}: {error}; choose another address") from error
         session.info.declare_link_events_listener(self._notice, history=True)
-        publishers = {}
+        publishers, hearing = {}, []
         for name in allowed:
             newest_two: zenoh.handlers.RingChannel[zenoh.Sample] = zenoh.handlers.RingChannel(2)
             # A ring keeps the newest two and drops the rest before Python sees it: a flood costs next to nothing.
             inbox = session.declare_subscriber(key(self._fleet, name, me), newest_two)
-            threading.Thread(target=self._receive, args=(name, inbox), name=f"hear-{name}", daemon=True).start()
+            hearing.append(threading.Thread(target=self._receive, args=(name, inbox), name=f"hear-{name}", daemon=True))
+            hearing[-1].start()
             publishers[name] = session.declare_publisher(
                 key(self._fleet, me, name), congestion_control=zenoh.CongestionControl.BLOCK, express=True
             )
-        return _Session(session, publishers)
+        return _Session(session, publishers, tuple(hearing))
 
     def _receive(self, sender: str, inbox: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]) -> None:
         """Hand over what a neighbour sends, until the session is closed."""
@@ -178,9 +181,13 @@ class ZenohTransport:
     def _notice(self, event: zenoh.LinkEvent) -> None:
         import zenoh
 
-        name = event.link.auth_identifier
-        if event.kind == zenoh.SampleKind.PUT and name not in self._addresses.neighbours:
+        name = event.link.auth_identifier or ""
+        if event.kind != zenoh.SampleKind.PUT:
+            return
+        if name not in self._addresses.neighbours:
             self.refused.add("stranger", f"{name!r} of this fleet is connected but no neighbour; it is not heard")
+        elif self._identity.now.has_revoked(name):
+            self.refused.add("revoked", f"{name} is connected but revoked; it is not heard")
 
     def _watch(self) -> None:
         """Open the session again when the key files change."""
@@ -191,7 +198,7 @@ class ZenohTransport:
                 log.info("the key files changed; opening the session again")
                 with self._lock:
                     if self._session is not None:
-                        self._session.session.close()
+                        self._session.close()
                         self._session = None
                     try:
                         self._session = self._opened()
@@ -206,6 +213,13 @@ class ZenohTransport:
 class _Session:
     session: zenoh.Session
     publishers: Mapping[str, zenoh.Publisher]
+    hearing: tuple[threading.Thread, ...]
+
+    def close(self) -> None:
+        """Close the session, and wait for its threads: a process that ends while one of them waits would abort."""
+        self.session.close()
+        for thread in self.hearing:
+            thread.join()
 
 
 class _Sender:
@@ -222,7 +236,8 @@ class _Sender:
         """Whether the payload has not been sent yet."""
         self._open = True
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name=f"tell-{name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"tell-{name}", daemon=True)
+        self._thread.start()
 
     def send(self, payload: bytes) -> None:
         with self._changed:
@@ -239,6 +254,9 @@ class _Sender:
         with self._changed:
             self._open = False
             self._changed.notify()
+
+    def join(self) -> None:
+        self._thread.join()
 
     def _run(self) -> None:
         pause = REPEAT[0]

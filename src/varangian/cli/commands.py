@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from varangian.cli.data import app as data_app
+from varangian.cli.keys import app as keys_app
 from varangian.cli.listing import attacks, rules, studies
 from varangian.cli.report import report
 from varangian.cli.reproduce import reproduce
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (run, reproduce, tournament, report, rules, attacks, studies):
     app.command()(command)
 app.add_typer(data_app, name="data", help="Datasets: list, download and check them.")
+app.add_typer(keys_app, name="keys", help="The keys and certificates of a fleet of agents.")
 
 
 def main() -> None:
