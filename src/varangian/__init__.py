@@ -30,18 +30,22 @@ if TYPE_CHECKING:
     from varangian.engine.simulated import Result as Result
     from varangian.engine.simulated import load as load
     from varangian.engine.trained import AgentModels as AgentModels
+    from varangian.report.compare import compare as compare
+    from varangian.report.comparison import Comparison as Comparison
     from varangian.report.tournament import tournament as tournament
     from varangian.studies import data as data
 
 _MEMBERS = {
     "AgentModels": "engine.trained",
     "BadInput": "core.errors",
+    "Comparison": "report.comparison",
     "Draws": "core.draws",
     "Graph": "core.graph",
     "RayCluster": "engine.cluster.ray_cluster",
     "Result": "engine.simulated",
     "Scene": "core.scene",
     "Task": "core.task",
+    "compare": "report.compare",
     "final": "engine.results",
     "load": "engine.simulated",
     "simulate": "engine.run",

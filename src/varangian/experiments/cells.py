@@ -124,23 +124,31 @@ def models_file(folder: Path, cell: Cell, seed: int) -> Path:
     return folder / MODELS / f"{cell.key}-seed-{seed}.safetensors"
 
 
+def save_models(models: Mapping[int, AgentModels], folder: Path, cell: Cell) -> None:
+    """Save the final models of a cell, one file per seed."""
+    about = {"rule": cell.rule, "attack": cell.attack, "byzantine": count_of(cell.byzantine)}
+    for seed, own in models.items():
+        own.save(models_file(folder, cell, seed), about)
+
+
+def load_models(folder: Path, cell: Cell) -> dict[int, AgentModels]:
+    """The final models of a cell in a run folder, by seed."""
+    files = (folder / MODELS).glob(f"{cell.key}-seed-*.safetensors")
+    return {models.seed: models for models in sorted(map(AgentModels.load, files), key=lambda models: models.seed)}
+
+
 def found(plan: Plan, folder: Path | None, cell: Cell) -> Result | None:
     """The finished cell in the folder. None if it is not there, or if its models should be there and are not."""
     if folder is None or not file_of(folder, cell).exists():
         return None
-    files = {seed: models_file(folder, cell, seed) for seed in range(plan.seeds if plan.options.save_models else 0)}
-    if not all(file.exists() for file in files.values()):
+    models = load_models(folder, cell) if plan.options.save_models else {}
+    if plan.options.save_models and len(models) < plan.seeds:
         return None
-    return Result.of(
-        results.load(file_of(folder, cell)), {seed: AgentModels.load(file) for seed, file in files.items()}
-    )
+    return Result.of(results.load(file_of(folder, cell)), models)
 
 
 def keep(result: Result, folder: Path, cell: Cell) -> None:
     """Save a finished cell in the folder, its models first, and remove its checkpoints."""
-    for seed, models in result.kept_models.items():
-        file = models_file(folder, cell, seed)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        models.save(file, {"rule": cell.rule, "attack": cell.attack, "byzantine": count_of(cell.byzantine)})
+    save_models(result.kept_models, folder, cell)
     results.save(result, file_of(folder, cell))
     shutil.rmtree(folder / cell.key, ignore_errors=True)

@@ -43,6 +43,8 @@ class Plan:
     byzantine: tuple[Byzantine, ...] = ()
     seeds: int = 1
     options: RunOptions = field(default_factory=RunOptions)
+    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Rules and attacks that were given as values, by name."""
 
     @property
     def usual_attacks(self) -> dict[str, AnyAttack]:
@@ -50,9 +52,11 @@ class Plan:
         return {type(attack).__name__.replace("_", "-"): attack for attack in self.study.attacks}
 
     def rule(self, name: str) -> Any:
-        return made(name, "rule", catalogue(rules))
+        return self.own[name] if name in self.own else made(name, "rule", catalogue(rules))
 
     def attack(self, name: str) -> Any:
+        if name in self.own:
+            return self.own[name]
         # A parameter of an attack may be a rule: the rule that the attack assumes its victims use.
         either = catalogue(rules) | catalogue(attacks)
         return made(name, "attack", catalogue(attacks), self.usual_attacks, within=either)

@@ -116,8 +116,12 @@ def whole_cells(run: Run, metrics: Sequence[str]) -> dict[tuple[str, Scenario], 
     return out
 
 
-def main_metric(rows: Sequence[Row]) -> str:
+def main_metric(run: Run) -> str:
     """The metric that the page shows first."""
+    named = run.metrics is not None and run.metrics.attrs.get("headline")
+    if named and named in measured_metrics(run):
+        return str(named)
+    rows = run.rows
     try:
         return headline(rows)
     except StopIteration:
@@ -147,12 +151,13 @@ def _run(run: Run, metrics: Sequence[str]) -> Tree:
     tree: Tree = {
         "name": run.name,
         "study": run.study,
-        "headline": metrics.index(main_metric(run.rows)),
+        "headline": metrics.index(main_metric(run)),
         "rounds": max(int(row["rounds"]) for row in rows),
         "seconds": sum(float(row["seconds"]) for row in rows),
         "seeds": sorted({int(row["seed"]) for row in rows}),
         "command": run.command,
         "config": run.config,
+        "note": "" if run.metrics is None else str(run.metrics.attrs.get("seeds_change", "")),
         "published": [list(run.published[0]), *(list(row.values()) for row in run.published)] if run.published else [],
         "network": None,
     }

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Self
 
 import torch
@@ -53,17 +54,22 @@ class Terminal:
         """Cells that run in other processes, and the number of rounds each has finished."""
         self.live = Live(get_renderable=self.shown, console=self.console, transient=True, refresh_per_second=4)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the display can change what it has shown: on a terminal, and in a notebook with widgets."""
+        return self.console.is_terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
+
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
+        if self.is_live:
             self.live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.console.is_terminal:
+        if self.is_live:
             self.live.stop()
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
-        if not self.console.is_terminal:
+        if not self.is_live:
             print(f"{cell} …", file=sys.stderr, flush=True)
             return []
         self.bar.update(self.task, description=str(cell))
@@ -75,7 +81,7 @@ class Terminal:
         self.bar.update(self.task, description=about, completed=self.done + sum(running.values()))
 
     def finish(self, cell: Cell, result: xr.Dataset) -> None:
-        if self.console.is_terminal:
+        if self.is_live:
             self.done += self.of_cell
             if self.running:
                 self.follow({other: rounds for other, rounds in self.running.items() if other != cell})

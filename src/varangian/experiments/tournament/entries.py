@@ -104,8 +104,8 @@ def enter(
         counted = tuple(b if isinstance(b, int | float) else tuple(b) for b in byzantine) or study.byzantine
         plan = Plan(value, byzantine=counted, seeds=seeds, options=chosen_options)
     own: dict[str, Any] = {}
-    named_rules = _names(rules, rule_room, plan.rule, own)
-    named_attacks = _names(attacks, attack_room, plan.attack, own)
+    named_rules = names_of(rules, rule_room, plan.rule, own)
+    named_attacks = names_of(attacks, attack_room, plan.attack, own)
     check(replace(plan, rules=(REFERENCE,), attacks=()))
     scene = plan.study.scene(0)
     draws = Draws.of(0, scene.task.agents)
@@ -121,7 +121,7 @@ def enter(
     return Contest(plan, own, counts | {0: 0}, scene.task.agents, plan.study.rounds)
 
 
-def _names(
+def names_of(
     asked: Sequence[Any], package: ModuleType, made: Callable[[str], Any], own: dict[str, Any]
 ) -> tuple[str, ...]:
     """The names of the given rules or attacks, without duplicates. Those given as values are added to `own`."""

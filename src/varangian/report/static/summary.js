@@ -26,6 +26,7 @@ function aboutRuns(runs) {
   const rounds = [...new Set(runs.map((run) => run.rounds))].join(" or ");
   const seconds = runs.reduce((sum, run) => sum + run.seconds, 0);
   const time = seconds < 90 ? `${Number(seconds.toPrecision(2))} s` : `${Math.round(seconds / 60)} min`;
+  const notes = [...new Set(runs.map((run) => run.note).filter(Boolean))];
   const parts = [
     runs.length > 1 ? plural(runs.length, "run") : null,
     plural(rules, "rule"),
@@ -35,7 +36,7 @@ function aboutRuns(runs) {
     `${rounds} rounds`,
     `${time} of computing`,
   ];
-  return parts.filter(Boolean).join(" · ");
+  return parts.filter(Boolean).join(" · ") + (seeds > 1 && notes.length ? `. ${notes.join(" ")}` : "");
 }
 
 // One sentence that says which rule is best in which scenario. Only for a single run: several runs may differ in more
