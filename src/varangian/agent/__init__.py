@@ -8,9 +8,14 @@ from varangian.core.errors import BadInput
 from varangian.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from varangian.agent import config as config
+    from varangian.agent import fleet as fleet
     from varangian.agent import keys as keys
+    from varangian.agent import logs as logs
+    from varangian.agent import start as start
+    from varangian.agent import terminal as terminal
 
-__all__ = ["keys"]
+__all__ = ["config", "fleet", "keys", "logs", "start", "terminal"]
 _NEEDED = {"cryptography", "prometheus_client", "zenoh"}
 _get, __dir__ = lazy(__name__, modules={name: name for name in __all__})
 

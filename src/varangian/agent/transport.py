@@ -51,7 +51,7 @@ class Transport(Protocol):
         ...
 
     def connected(self) -> frozenset[str]:
-        """The neighbours that are connected now."""
+        """The neighbours that are connected now, and hear what is published."""
         ...
 
     def close(self) -> None: ...
@@ -115,11 +115,12 @@ class ZenohTransport:
             self._senders[name].send(payload)
 
     def connected(self) -> frozenset[str]:
-        """The neighbours that are connected now."""
+        """The neighbours that are connected now, and have subscribed to what this agent sends."""
         with self._lock:
-            links = self._session.session.info.links() if self._session else []
-        names = {link.auth_identifier for link in links}
-        return frozenset(name for name in self._senders if name in names)
+            publishers = self._session.publishers if self._session else {}
+            # Zenoh's type stubs call it a bool.
+            statuses: dict[str, Any] = {name: one.matching_status for name, one in publishers.items()}
+        return frozenset(name for name, status in statuses.items() if status.matching)
 
     def close(self) -> None:
         """Stop sending and receiving."""

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from varangian.cli.agent import app as agent_app
 from varangian.cli.data import app as data_app
+from varangian.cli.fleet import app as fleet_app
 from varangian.cli.keys import app as keys_app
 from varangian.cli.listing import attacks, rules, studies
 from varangian.cli.report import report
@@ -30,6 +32,8 @@ for command in (run, reproduce, tournament, report, rules, attacks, studies):
     app.command()(command)
 app.add_typer(data_app, name="data", help="Datasets: list, download and check them.")
 app.add_typer(keys_app, name="keys", help="The keys and certificates of a fleet of agents.")
+app.add_typer(agent_app, name="agent", help="One agent on a real network: run it, or ask how it is.")
+app.add_typer(fleet_app, name="fleet", help="A fleet of real processes on this machine.")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +28,39 @@ from varangian.rules.base import Rule
 
 def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None:
     """Write the state and the record to one file, completely or not at all."""
-    leaves, _ = tree_flatten(state)
-    tensors = {f"state/{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    tensors |= {f"record/{name}": tensor for name, tensor in recorder.tensors(state.round).items()}
+    tensors = tensors_of(state)
+    # safetensors needs contiguous tensors that share no memory.
+    record = recorder.tensors(state.round).items()
+    tensors |= {f"record/{name}": tensor.detach().clone().contiguous() for name, tensor in record}
     about = {"round": str(state.round), "fingerprint": fingerprint}
     with whole(path) as file:
-        # Copy the tensors: those of a state may share memory, which safetensors rejects.
-        save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, file, about)
+        save_file(tensors, file, about)
+
+
+def tensors_of(state: State) -> dict[str, torch.Tensor]:
+    """Copies of all tensors of a state, by the names that they have in a file."""
+    leaves, _ = tree_flatten(state)
+    tensors = {f"state/{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def state_from(tensors: Mapping[str, torch.Tensor], like: State) -> State | None:
+    """The state that `tensors_of` was given. It must have the shape of `like`, and has its round; None if it has not.
+
+    A table without rows is one that an attack fills in its first round, when it knows the graph.
+    """
+    leaves, spec = tree_flatten(like)
+    filled: list[Any] = []
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            found = tensors.get(f"state/{i}")
+            empty = leaf.ndim > 0 and len(leaf) == 0
+            if found is None or found.dtype != leaf.dtype or (found.shape != leaf.shape and not empty):
+                return None
+            # Keep the memory order, so that sums round the same way.
+            leaf = found.to(leaf.device) if empty else torch.empty_like(leaf).copy_(found)
+        filled.append(leaf)
+    return cast(State, tree_unflatten(filled, spec))._replace(round=like.round)
 
 
 @dataclass
@@ -106,20 +132,11 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
             raise
         raise BadInput(f"{path} is not a readable checkpoint; remove it, or run without --resume: {error}") from error
     round = int(about["round"])
-    leaves, spec = tree_flatten(like(round))
-    filled: list[Any] = []
-    for i, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor):
-            found = tensors.get(f"state/{i}")
-            # A table without rows is one that an attack fills in its first round, when it knows the graph.
-            empty = leaf.ndim > 0 and len(leaf) == 0
-            if found is None or found.dtype != leaf.dtype or (found.shape != leaf.shape and not empty):
-                raise BadInput(f"{path} does not hold the state of this run; remove it, or run without --resume")
-            # Keep the memory order, so that sums round the same way.
-            leaf = found.to(leaf.device) if empty else torch.empty_like(leaf).copy_(found)
-        filled.append(leaf)
+    state = state_from(tensors, like(round))
+    if state is None:
+        raise BadInput(f"{path} does not hold the state of this run; remove it, or run without --resume")
     recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
-    return cast(State, tree_unflatten(filled, spec))._replace(round=round)
+    return state
 
 
 def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int, options: RunOptions) -> str:

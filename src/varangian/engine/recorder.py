@@ -80,12 +80,10 @@ class Recorder:
             _append(self.held_out, world.held_out(state.used))
             _append(self.held_out, measure_anchors(world.held_out, state))
         weights = [of_table for of_table in seen.weights if of_table is not None]
-        if self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform:
-            apart = max(1, rounds // self.snapshots)
-            early = done < apart and done & (done - 1) == 0  # powers of two: weights change most in early rounds
-            if early or done % apart == 0 or done == rounds:
-                self.weight_rounds.append(done)
-                self.weights.append(seen.wiring.join_tables(weights))
+        known = self.snapshots and len(weights) == len(seen.weights) and seen.wiring.uniform
+        if known and is_snapshot(done, rounds, self.snapshots):
+            self.weight_rounds.append(done)
+            self.weights.append(seen.wiring.join_tables(weights))
 
     def so_far(self) -> Recorder:
         """A copy of the record, for another thread that reads it while recording goes on."""
@@ -125,6 +123,13 @@ class Recorder:
                 self.weights = list(value)
             else:
                 setattr(self, kind, value.tolist())
+
+
+def is_snapshot(done: int, rounds: int, snapshots: int) -> bool:
+    """Whether to keep all weights after `done` of `rounds` rounds, if they are kept about `snapshots` times."""
+    apart = max(1, rounds // snapshots)
+    early = done < apart and done & (done - 1) == 0  # powers of two: weights change most in early rounds
+    return early or done % apart == 0 or done == rounds
 
 
 def recording_plan(scenes: Sequence[Scene], rounds: int, every: int | None) -> tuple[int, int]:

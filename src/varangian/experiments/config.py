@@ -143,7 +143,7 @@ def check(plan: Plan) -> None:
     for byzantine in plan.byzantine:
         count = len(choose_byzantine(byzantine, scene, draws))
         if count in counts:
-            both = f"{_toml(counts[count])} and {_toml(byzantine)}"
+            both = f"{as_toml_value(counts[count])} and {as_toml_value(byzantine)}"
             raise BadInput(
                 f"byzantine {both} are both {count} agents, and results cannot distinguish them; run them separately"
             )
@@ -165,15 +165,21 @@ def as_toml(plan: Plan) -> str:
         "seeds": plan.seeds,
         **asdict(plan.options),
     }
-    lines = [f"{name} = {_toml(value)}" for name, value in top.items() if value is not None]
+    lines = [f"{name} = {as_toml_value(value)}" for name, value in top.items() if value is not None]
     settings = {name: value for name, value in settings_of(plan.study).items() if value is not None}
-    lines += ["", "[settings]", *(f"{name} = {_toml(value)}" for name, value in settings.items())]
+    lines += ["", "[settings]", *(f"{name} = {as_toml_value(value)}" for name, value in settings.items())]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def as_toml_value(value: Any) -> str:
+    """
+    >>> as_toml_value([1, 0.5, {"a": True}])
+    '[1, 0.5, {a = true}]'
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {as_toml_value(of)}' for name, of in value.items() if of is not None)}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(as_toml_value, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     # All other numbers, strings and booleans have the same form in JSON and in TOML.

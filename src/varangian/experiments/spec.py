@@ -111,13 +111,19 @@ def with_settings(
     named: Named | None = None,
     usual: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A value with some fields set, from text or from TOML values. An unknown field is an error."""
+    """A value with some fields set, from text or from TOML values. An unknown or missing field is an error.
+
+    A field may be another dataclass, which is a table in TOML, or a tuple of them.
+    """
     hints = get_type_hints(value)
     known = [field.name for field in dataclasses.fields(value)]
     for name in given:
         if name.replace("-", "_") not in known:
             raise unknown(f"setting of {where}", name, known)
     fields = {name.replace("-", "_"): raw for name, raw in given.items()}
+    for field in dataclasses.fields(value):
+        if field.name not in fields and field.default is field.default_factory is dataclasses.MISSING:
+            raise BadInput(f"{where} needs a value for {field.name}")
 
     def nested(raw: Any, where: str) -> Any:
         if not named:
@@ -144,6 +150,8 @@ def _read(raw: Any, hint: Any, where: str, nested: Callable[[Any, str], Any]) ->
         return tuple(_read(part, options[0], where, nested) for part in parts)
     if hint in (bool, int, float, str):
         return _plain(raw, hint, where)
+    if (dataclasses.is_dataclass(hint) or origin is dict) and isinstance(raw, dict):
+        return raw if origin is dict else with_settings(hint, raw, where)
     return nested(raw, where)
 
 

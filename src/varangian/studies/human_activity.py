@@ -19,7 +19,7 @@ from varangian.core.graph import Graph
 from varangian.core.scene import Scene, byzantine_order
 from varangian.core.task import JudgedOn, Stale, Task
 from varangian.studies import data
-from varangian.studies.supervised import check_settings, correct, limited, seeded
+from varangian.studies.supervised import check_settings, correct, first_agents, limited, seeded
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class human_activity:
     authors' program."""
     epoch: EpochEnds = "shortest"
     """An epoch ends when the first agent has used all its data, as in the authors' program, or when the last has."""
+    agents: int | None = None
+    """Only the first so many people take part. By default all."""
     epochs: int = 50
     max_rounds: int | None = None
     """Stop after this many rounds, even if epochs are left."""
@@ -96,7 +98,8 @@ class human_activity:
             stale=self.stale,
             watch_training=True,
         )
-        return Scene(task, Graph.complete(len(people)))
+        task = first_agents(task, self.agents)
+        return Scene(task, Graph.complete(task.agents))
 
     def _split(self, own: Int[Tensor, " item"], draws: Draws, agent: int) -> tuple[Tensor, Tensor]:
         held = round(len(own) * self.test_share)

@@ -19,7 +19,7 @@ from varangian.core.models.base import Models
 from varangian.core.scene import Scene
 from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
 from varangian.studies import data
-from varangian.studies.supervised import check_settings, limited, seeded
+from varangian.studies.supervised import check_settings, first_agents, limited, seeded
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class school:
     forgetting: float = 0.05
     judge: JudgedOn = "next"
     """On the next batch. In linear regression an agent's own model looks too good on the batch just trained on."""
+    agents: int | None = None
+    """Only the first so many schools take part. By default all."""
     epochs: int = 50
     max_rounds: int | None = None
     """Stop after this many rounds, even if epochs are left."""
@@ -75,7 +77,8 @@ class school:
         )
         assert task.held_out is not None
         variance = torch.stack([target.var(correction=0) for _, target in test])
-        return Scene(replace(task, held_out=InPoints(task.held_out, variance)), Graph.complete(len(pupils)))
+        task = first_agents(replace(task, held_out=InPoints(task.held_out, variance)), self.agents)
+        return Scene(task, Graph.complete(task.agents))
 
 
 @dataclass(frozen=True, eq=False)

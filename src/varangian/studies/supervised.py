@@ -34,6 +34,15 @@ def check_settings(test_share: float, batch: int, epochs: int) -> None:
         raise BadInput(f"epochs and batch must be at least 1, but are {epochs} and {batch}")
 
 
+def first_agents(task: Task, agents: int | None) -> Task:
+    """The task of the first so many agents; None means all. What the others would have does not change with it."""
+    if agents is None:
+        return task
+    if not 1 <= agents <= task.agents:
+        raise BadInput(f"agents must be between 1 and {task.agents}, but is {agents}")
+    return task.part(torch.arange(agents))
+
+
 def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
     """The number of rounds in `epochs` epochs, but at most `max_rounds`."""
     if task.epoch is None:

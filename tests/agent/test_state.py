@@ -1,0 +1,129 @@
+"""A state on disk survives what disks and kills do to files, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_tasks import softmax
+
+from varangian import BadInput, rules
+from varangian.agent.peer_round import Peer, Share
+from varangian.agent.state import GENERATIONS, Saver, fingerprint, last_round, load, next_session
+from varangian.core.optimisers import adam
+from varangian.engine.state import State
+
+
+def peer_of(rule: Any = None, number: int = 1) -> Peer:
+    task = softmax(3, optimiser=adam()).part(torch.tensor([number]))
+    others = tuple(other for other in range(3) if other != number)
+    return Peer(Share(task, number, others), rule or rules.anchored())
+
+
+def states_of(peer: Peer, rounds: int) -> list[State]:
+    state, found = peer.first(), []
+    for _ in range(rounds):
+        adapted, optimiser = peer.adapt(state)
+        state = peer.listen(state, adapted, optimiser, {0: peer.message(adapted) + 0.1}).state
+        found.append(state)
+    return found
+
+
+@pytest.fixture(scope="module")
+def peer() -> Peer:
+    return peer_of()
+
+
+@pytest.fixture(scope="module")
+def states(peer: Peer) -> list[State]:
+    return states_of(peer, 3)
+
+
+def same(one: State, other: State) -> bool:
+    leaves = [torch.utils._pytree.tree_flatten(state)[0] for state in (one, other)]
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*leaves, strict=True))
+
+
+def test_the_newest_state_is_found_again_and_goes_on_with_the_same_bits(
+    peer: Peer, states: list[State], tmp_path: Path
+) -> None:
+    mark = fingerprint(peer, "a")
+    saver = Saver(tmp_path, mark)
+    for state in states[:2]:
+        saver.save(state)
+    again = peer_of()
+    found = load(tmp_path, again, fingerprint(again, "a"))
+    assert found is not None and not found.damaged
+    assert same(found.state, states[1])
+    adapted, optimiser = again.adapt(found.state)
+    after = again.listen(found.state, adapted, optimiser, {0: again.message(adapted) + 0.1}).state
+    assert same(after, states[2])
+    assert last_round(tmp_path) == 2
+
+
+def test_a_file_cut_at_any_byte_costs_only_its_own_round(peer: Peer, states: list[State], tmp_path: Path) -> None:
+    mark = fingerprint(peer, "a")
+    saver = Saver(tmp_path, mark)
+    for state in states[:2]:
+        saver.save(state)
+    newest = tmp_path / GENERATIONS[1]
+    whole = newest.read_bytes()
+    for length in range(len(whole)):
+        newest.write_bytes(whole[:length])
+        found = load(tmp_path, peer, mark)
+        assert found is not None and found.state.round == 1, length
+        assert [one.path for one in found.damaged] == [newest]
+    assert same(found.state, states[0])
+    Saver(tmp_path, mark).save(states[2])  # the damaged file is replaced, not the whole one
+    assert {last_round(tmp_path), _round(tmp_path / GENERATIONS[0])} == {3, 1}
+
+
+def _round(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[64:72], "big")
+
+
+def test_any_changed_byte_is_noticed(peer: Peer, states: list[State], tmp_path: Path) -> None:
+    mark = fingerprint(peer, "a")
+    saver = Saver(tmp_path, mark)
+    for state in states[:2]:
+        saver.save(state)
+    newest = tmp_path / GENERATIONS[1]
+    whole = bytearray(newest.read_bytes())
+    for place in range(0, len(whole), 7):
+        whole[place] ^= 1
+        newest.write_bytes(whole)
+        whole[place] ^= 1
+        found = load(tmp_path, peer, mark)
+        assert found is not None and found.state.round == 1 and len(found.damaged) == 1
+
+
+def test_without_a_whole_state_the_agent_stops_and_does_not_start_from_nothing(
+    peer: Peer, states: list[State], tmp_path: Path
+) -> None:
+    mark = fingerprint(peer, "a")
+    assert load(tmp_path, peer, mark) is None
+    Saver(tmp_path, mark).save(states[0])
+    path = tmp_path / GENERATIONS[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BadInput, match=r"holds no whole state .*checksum.*restore a copy, or empty the folder"):
+        load(tmp_path, peer, mark)
+
+
+def test_the_state_of_another_agent_is_refused(peer: Peer, states: list[State], tmp_path: Path) -> None:
+    Saver(tmp_path, fingerprint(peer, "a")).save(states[0])
+    others = (
+        fingerprint(peer, "b"),
+        fingerprint(peer_of(rules.loss_based()), "a"),
+        fingerprint(peer_of(number=2), "a"),
+    )
+    for mark in others:
+        with pytest.raises(BadInput, match="state of another agent"):
+            load(tmp_path, peer, mark)
+
+
+def test_sessions_grow_also_when_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([2000.0, 1000.0, 3000.0])
+    monkeypatch.setattr("varangian.agent.state.time.time", lambda: next(clock))
+    assert [next_session(tmp_path) for _ in range(3)] == [2000, 2001, 3000]

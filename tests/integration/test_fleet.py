@@ -1,0 +1,111 @@
+"""A fleet of real processes with real sockets: it is the simulation, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import assert_refused, rows_of, varangian_
+
+from varangian import load
+from varangian.experiments.config import plan_for
+from varangian.experiments.sweep import sweep
+
+pytest.importorskip("zenoh", reason="needs eclipse-zenoh")
+from varangian.agent.fleet import FleetOptions, fly
+
+SMALL: dict[str, Any] = {"settings": {"agents": 4, "radius": 5.0}, "rounds": 12}
+"""Four agents that all hear each other."""
+WORDS = ("--study", "target-localization", "--agents", 4, "--set", "radius=5", "--rounds", 12)
+MARK = "VARANGIAN_TEST_MARK"
+
+
+def test_a_fleet_in_lockstep_is_the_simulation_also_under_attack() -> None:
+    for rule, byzantine in (("loss-based", 1), ("trimmed-mean", 0)):
+        plan = plan_for("target-localization", rules=[rule], attacks=["uniform"], byzantine=[byzantine], **SMALL)
+        found, expected = fly(plan, FleetOptions(deadline=300.0)), sweep(plan, None)
+        assert list(found["round"].values) == list(expected["round"].values)
+        normal = ~expected["byzantine_agent"].values[0, 0]
+        for metric in ("loss", "regret", "msd"):
+            np.testing.assert_allclose(
+                found[metric].values[..., normal], expected[metric].values[..., normal], rtol=1e-4, atol=1e-5
+            )
+        assert ("weight" in found) == (rule == "loss-based")
+        if "weight" in found:
+            weights = found["weight"].values[..., normal, :]
+            np.testing.assert_allclose(weights, expected["weight"].values[..., normal, :], atol=1e-5)
+            assert found["byzantine_weight"].values[..., normal].shape == (1, 1, 12, 3)
+
+
+def test_the_command_writes_the_usual_run_folder(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    said = varangian_("fleet", "up", *WORDS, "--byzantine", 1, "--deadline", 300, "--out", out)
+    assert said.status == 0, said.err
+    assert f"Written to {out}" in said.out
+    (row,) = rows_of(out)
+    about = ("target-localization", "loss-based", "uniform", "1", "0", "12")
+    assert tuple(row[name] for name in ("study", "rule", "attack", "byzantine", "seed", "rounds")) == about
+    assert 0 <= float(row["byzantine_weight"]) <= 1 and float(row["regret_worst"]) >= float(row["regret_mean"])
+    assert (out / "report.html").exists() and list((out / "figures").glob("*.png"))
+    assert load(out / "metrics.nc").sizes["round"] == 12
+    again = varangian_("run", out / "config.toml", "--out", tmp_path / "again", "--quiet")
+    assert again.status == 0, again.err
+    (simulated,) = rows_of(tmp_path / "again")
+    assert float(simulated["loss_mean"]) == pytest.approx(float(row["loss_mean"]), rel=1e-4)
+    assert_refused(varangian_("fleet", "up", *WORDS, "--byzantine", 1, "--out", out), ["holds this run, finished"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--attack", "best-response"), "which a process of a fleet cannot know"),
+        (("--hostile", "zip-bom"), "did you mean 'zip-bomb'"),
+        (("--pace", "fast"), "unknown value of fleet: pace, 'fast'"),
+        (("--rule", "los-based"), "did you mean 'loss-based'"),
+        (("--byzantine", "5"), "byzantine must be between 0 and 4"),
+        (("--seed", "-1"), "a seed is 0 or a larger number"),
+    ],
+)
+def test_what_a_fleet_cannot_do_is_said_before_anything_is_written(
+    words: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    assert_refused(varangian_("fleet", "up", *WORDS, *words, "--out", tmp_path / "run"), [says])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(how: signal.Signals, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "varangian", "fleet", "up", *map(str, WORDS), "--pace", "free", "--period", "600"]
+    parent = subprocess.Popen([*command, "--out", str(tmp_path / "run")], env={**os.environ, MARK: mark})
+    while len(marked(mark)) < 6:  # the command, the server that forks, and four agents
+        assert parent.poll() is None
+        time.sleep(0.2)
+    parent.send_signal(how)
+    assert parent.wait(300) == (-signal.SIGKILL if how is signal.SIGKILL else 130)
+    last = time.monotonic() + 300
+    while marked(mark):
+        assert time.monotonic() < last, "processes are left"
+        time.sleep(0.2)
+    if how is not signal.SIGKILL:
+        assert [path.name for path in (tmp_path / "run").iterdir()] == []
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that were started with this mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:  # it has just ended
+            continue
+    return found
