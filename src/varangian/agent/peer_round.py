@@ -160,6 +160,7 @@ def _part(share: Share) -> Part:
         seed=share.seed,
         agents=int(heard.max()) + 1,
         task=share.task,
+        start=None,
         own=torch.tensor([share.number]),
         border=1,
         heard=heard,
