@@ -32,7 +32,7 @@ BAD: dict[str, tuple[Sequence[object], Sequence[str]]] = {
     "attack in the wrong dimension": ((*ALL, "--attack", "pulling:point=1/2/3"), ["3 coordinates", "2"]),
     "nested attack in the wrong dimension": ((*ALL, "--attack", "sleeper:then=pulling:point=1/2/3"), ["3 coordinates"]),
     "too many Byzantine": ((*ALL, "--byzantine", 101), ["101", "100 agents"]),
-    "too many Byzantine of fewer": ((*ALL, "--set", "agents=10"), ["20", "10 agents"]),
+    "too many Byzantine of fewer": ((*ALL, "--set", "agents=10", "--byzantine", 20), ["20", "10 agents"]),
     "negative Byzantine": ((*ALL, "--byzantine", -1), ["-1"]),
     "Byzantine share": ((*ALL, "--byzantine", 1.5), ["1.5", "share"]),
     "Byzantine agent that is not": ((*ALL, "--byzantine", "3,100"), ["100", "99"]),

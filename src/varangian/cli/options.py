@@ -22,7 +22,8 @@ What = Annotated[
     str,
     typer.Argument(
         metavar="STUDY|FILE.toml",
-        help="A study (see `varangian studies`), or a configuration file such as a run folder's config.toml.",
+        help="A study (see `varangian studies`), your own in a file (`mystudy.py:landmines`), or a configuration file "
+        "such as a run folder's config.toml.",
     ),
 ]
 Rules = Annotated[
@@ -30,7 +31,8 @@ Rules = Annotated[
     typer.Option(
         "--rule",
         "--rules",
-        help="A rule, such as `loss-based` or `loss-based:keep=all`. Repeat, or separate by commas, to compare rules.",
+        help="A rule, such as `loss-based`, `loss-based:keep=all` or your own, `mine.py:exponential`. Repeat, or "
+        "separate by commas, to compare rules.",
     ),
 ]
 Attacks = Annotated[
@@ -38,8 +40,8 @@ Attacks = Annotated[
     typer.Option(
         "--attack",
         "--attacks",
-        help="An attack, such as `pulling` or `uniform:low=15,high=16`. By default its parameters are those of the "
-        "study. Repeat, or separate by commas, to compare attacks.",
+        help="An attack, such as `pulling`, `uniform:low=15,high=16` or your own, `mine.py:nudge`. By default its "
+        "parameters are those of the study. Repeat, or separate by commas, to compare attacks.",
     ),
 ]
 Byzantine = Annotated[
@@ -206,6 +208,9 @@ def asked_for(
         "rounds": rounds,
         **options,
     }
+    for name in ("rules", "attacks"):  # paths in a file refer to its folder, and typed ones to the current folder
+        if given[name]:
+            stored.get("within", {}).pop(name, None)
     stored |= {name: value for name, value in given.items() if value not in (None, [])}
     stored["settings"] = {**stored.get("settings", {}), **dict(map(pair, settings or ()))}
     check_local(cast(RunSettings, stored), cluster)

@@ -14,6 +14,7 @@ from pickle import PicklingError
 from typing import TypeVar, cast
 
 from varangian.core.errors import BadInput
+from varangian.core.user_code import carried
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
@@ -93,7 +94,7 @@ def _hired(work: Callable[[Piece], Done]) -> _Worker:
     # Spawned, for a forked process cannot use CUDA, and inherits the locks of threads it does not have.
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, carried(work)), daemon=True)
     try:
         process.start()
     except (PicklingError, AttributeError, TypeError) as error:

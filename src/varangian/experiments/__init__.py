@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from varangian.experiments import cells as cells
     from varangian.experiments import config as config
     from varangian.experiments import folder_state as folder_state
+    from varangian.experiments import own_code as own_code
     from varangian.experiments import reproduce as reproduce
     from varangian.experiments import run_folder as run_folder
     from varangian.experiments import spec as spec
@@ -23,6 +24,7 @@ __all__ = [
     "cells",
     "config",
     "folder_state",
+    "own_code",
     "reproduce",
     "run_folder",
     "spec",

@@ -58,7 +58,7 @@ class Card:
     """The documentation of a rule or an attack."""
 
     name: str
-    """The name as typed on the command line."""
+    """The name as typed on the command line, without the file that it is in."""
     summary: str
     equation: tuple[str, ...]
     text: str
@@ -132,6 +132,11 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 def _parameters(value: type[Any]) -> Iterator[Parameter]:
     about = described_fields(value)
+    if not dataclasses.is_dataclass(value):
+        for taken in inspect.signature(value).parameters.values():
+            kind, default = ("" if one is taken.empty else one for one in (taken.annotation, taken.default))
+            yield Parameter(taken.name, str(kind), repr(default) if default != "" else "required", "")
+        return
     for one in dataclasses.fields(value):
         default = one.default
         if one.default_factory is not dataclasses.MISSING:

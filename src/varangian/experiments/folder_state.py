@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from varangian.core.errors import BadInput
 from varangian.engine.options import RunOptions, option_types
 from varangian.experiments.config import from_toml
 from varangian.experiments.lock import LOCK
+from varangian.experiments.own_code import changed
 
 Kind = Literal["run", "tournament"]
 Step = Literal["begin", "go on", "done"]
@@ -44,11 +46,23 @@ def _deciding(config: str, kind: Kind) -> dict[str, Any]:
     stored = tomllib.loads(config)
     options = RunOptions.of({name: stored.pop(name) for name in option_types() if name in stored})
     settings = stored.pop("settings", {})
+    sources = stored.pop("sources", {})
     left_out = CONTESTANTS if kind == "tournament" else ()
     deciding = {name: value for name, value in stored.items() if name not in left_out}
     deciding |= dict(options.fingerprint)
     deciding |= settings
+    # The rules and attacks of a tournament may change; their sources are compared where both plans have them.
+    deciding |= _hashes(sources) if kind == "run" else {}
     return deciding
+
+
+def _hashes(sources: Mapping[str, Any]) -> dict[str, str]:
+    """The hash of every source. Where a file was does not affect results."""
+    return {
+        f"the source {file}": sha256
+        for place, one in sources.items()
+        for file, sha256 in {place: one.get("sha256", ""), **one.get("imports", {})}.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,7 @@ def decided(folder: Path, text: str, kind: Kind, resume: bool, overwrite: bool) 
             raise BadInput(f"{folder} holds no {kind} to resume; leave --resume out")
     if overwrite or not found:
         return "begin"
+    _check_sources(found, text, kind)
     own = [one for one in found if one.is_of(text, kind)]
     if not own:
         raise BadInput(_another(folder, found, text, kind, resume))
@@ -126,6 +141,18 @@ def decided(folder: Path, text: str, kind: Kind, resume: bool, overwrite: bool) 
             "it again"
         )
     raise BadInput(f"{folder} holds this run, unfinished; add --resume to go on with it, or --overwrite to start again")
+
+
+def _check_sources(found: list[Held], text: str, kind: Kind) -> None:
+    """Raise an error if the same plan is there, but was begun with other sources."""
+    now, mine = tomllib.loads(text).get("sources", {}), _deciding(text, kind)
+    for one in found:
+        before, theirs = tomllib.loads(one.text).get("sources", {}), _deciding(one.text, kind)
+        other = {name for name in {*mine} | {*theirs} if mine.get(name) != theirs.get(name)}
+        common = _hashes({place: before[place] for place in {*before} & {*now}})
+        differing = [name for name, sha256 in common.items() if _hashes(now).get(name, sha256) != sha256]
+        if one.kind in (None, kind) and differing and other <= {*common}:
+            raise changed(differing[0].removeprefix("the source "))
 
 
 def _another(folder: Path, found: list[Held], text: str, kind: Kind, resume: bool) -> str:

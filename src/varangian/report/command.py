@@ -16,6 +16,8 @@ from varangian.experiments.spec import catalogue, settings_of
 def command_of(config: str, out: str) -> str | None:
     """The command line that is equivalent to a configuration file; None for an unknown study.
 
+    The code of a study of one's own is not run for this, so all of its settings are in the command.
+
     >>> print(command_of('study = "school"\\nrules = ["alone"]\\nseeds = 2\\n[settings]\\nbatch = 5', "again"))
     varangian run school --rule alone --seeds 2 --set batch=5 --out again
     """
@@ -23,10 +25,10 @@ def command_of(config: str, out: str) -> str | None:
         stored = tomllib.loads(config)
     except tomllib.TOMLDecodeError:
         return None
-    offered = catalogue(studies)
-    if stored.get("study") not in offered:
+    offered, study = catalogue(studies), stored.get("study")
+    if not isinstance(study, str) or (study not in offered and not stored.get("sources")):
         return None
-    words = ["varangian", "run", stored["study"]]
+    words = ["varangian", "run", study]
     for option, name in (("--rule", "rules"), ("--attack", "attacks"), ("--byzantine", "byzantine")):
         for value in stored.get(name, []):
             words += [option, _typed(value, ",")]
@@ -37,7 +39,7 @@ def command_of(config: str, out: str) -> str | None:
         words += RunOptions.of({name: stored[name] for name in option_types() if name in stored}).words
     except BadInput:
         return None
-    words += _settings(stored.get("settings", {}), settings_of(offered[stored["study"]]()))
+    words += _settings(stored.get("settings", {}), settings_of(offered[study]()) if study in offered else {})
     return shlex.join([*words, "--out", out])
 
 

@@ -10,8 +10,6 @@ from typing import Any, Unpack
 
 import xarray as xr
 
-from varangian import attacks as attack_room
-from varangian import rules as rule_room
 from varangian.core.errors import BadInput
 from varangian.core.graph import Graph, TimeVarying
 from varangian.core.scene import Byzantine
@@ -27,7 +25,7 @@ from varangian.experiments.config import Plan, check, with_rounds
 from varangian.experiments.run_folder import opened
 from varangian.experiments.summary import PREFERRED
 from varangian.experiments.sweep import sweep
-from varangian.experiments.tournament.entries import names_of
+from varangian.experiments.tournament.entries import looked_up, names_of
 from varangian.report.comparison import Comparison
 from varangian.report.folder import finish
 from varangian.report.terminal import Terminal
@@ -157,8 +155,9 @@ def planned(
         options=options,
     )
     own: dict[str, Any] = {}
-    rule_names = names_of(_listed(rules), rule_room, plan.rule, own)
-    attack_names = names_of(_listed(attacks) or study.attacks[:1], attack_room, plan.attack, own)
+    rule_names = names_of(_listed(rules), "rule", plan.rule, own)
+    attack_names = names_of(_listed(attacks) or study.attacks[:1], "attack", plan.attack, own)
+    plan = looked_up(plan, rule_names, attack_names, own)
     if attacks and not any(plan.byzantine):
         raise BadInput("there are attacks but no Byzantine agents; add byzantine, such as byzantine=[0, 3]")
     plan = replace(plan, rules=rule_names, attacks=attack_names, own=own)

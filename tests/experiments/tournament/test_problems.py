@@ -81,7 +81,7 @@ def test_what_needs_parameters_is_not_applicable_unless_asked_for(monkeypatch: p
     monkeypatch.setattr(rules, "needy", needy, raising=False)
     monkeypatch.setattr(rules, "__all__", ["alone", "needy"])
     contest = small(rules=["all"], attacks=["silent"], byzantine=[3])
-    assert compete(contest).outcomes[1].problem.startswith("not applicable: needy needs parameters")
+    assert compete(contest).outcomes[1].problem.startswith("not applicable: rule needy needs a value for size")
     assert not compete(small(rules=["needy:size=2"], attacks=["silent"], byzantine=[3])).outcomes[1].problem
 
 

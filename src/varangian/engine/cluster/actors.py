@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from varangian.core.errors import BadInput
+from varangian.core.user_code import carried
 from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.shard import Array, Shard, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
@@ -168,7 +169,7 @@ def started_actors(
             )
             actors.append(shard.remote())
         _wait_for_processes(actors)
-        _got([actor.start.remote(part, shard_options) for actor, part in zip(actors, given, strict=True)])
+        _got([actor.start.remote(part, carried(shard_options)) for actor, part in zip(actors, given, strict=True)])
         yield ActorGroup(parts, actors)
     finally:
         for actor in actors:

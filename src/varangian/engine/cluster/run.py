@@ -21,6 +21,7 @@ from varangian.attacks.base import Attack
 from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.scene import Byzantine, Scene
+from varangian.core.user_code import carried
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster.actors import LostShard, started_actors
@@ -130,7 +131,7 @@ def run(
 
     import ray as library
 
-    given = [library.put(part) for part in parts]
+    given = [library.put(carried(part)) for part in parts]
     for tries in range(1, cluster.retries + 2):
         try:
             with started_actors(cluster, parts, given, shard_options) as group:

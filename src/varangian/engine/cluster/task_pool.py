@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from varangian.core.errors import BadInput
+from varangian.core.user_code import carried
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
@@ -49,7 +50,7 @@ def in_tasks(
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            sent = library.put(work)
+            sent = library.put(carried(work))
         except (TypeError, AttributeError) as error:
             raise BadInput(f"this cannot be sent to other processes, run it here: {one_line(error)}") from error
         task: Any = library.remote(num_cpus=1, num_gpus=cluster.gpus_per_shard, max_retries=0)(_done)

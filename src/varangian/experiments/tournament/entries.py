@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any, Unpack
 
-from varangian import attacks as attack_room
-from varangian import rules as rule_room
 from varangian.attacks.base import Knowledge, knowledge_of
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
@@ -17,6 +14,7 @@ from varangian.core.spelling import name_of
 from varangian.engine.options import RunOptions, RunSettings, takes_run_options
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, check, plan_for, with_rounds
+from varangian.experiments.own_code import NOWHERE, PACKAGES, Kind, Offered, Within
 from varangian.experiments.spec import catalogue, tidied
 from varangian.experiments.tournament.standings import REFERENCE
 from varangian.studies.study import Study
@@ -43,12 +41,7 @@ class Contest:
         return self._value(name, self.plan.attack)
 
     def _value(self, name: str, made: Callable[[str], Any]) -> Any:
-        if name in self.own:
-            return self.own[name]
-        try:
-            return made(name)
-        except TypeError as error:
-            raise BadInput(f"{name} needs parameters: {error}") from error
+        return self.own[name] if name in self.own else made(name)
 
     @property
     def knowledge(self) -> dict[str, tuple[Knowledge, ...]]:
@@ -78,6 +71,7 @@ def enter(
     seeds: int = 5,
     rounds: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    within: Mapping[str, Within] = NOWHERE,
     **options: Unpack[RunSettings],
 ) -> Contest:
     """A checked contest.
@@ -90,13 +84,15 @@ def enter(
         seeds: `seeds=5` means seeds 0 … 4.
         rounds: The number of rounds. By default that of the study.
         settings: Settings of a study that is given by its name.
+        within: What relative paths in names refer to. By default the current folder.
         **options: The fields of `RunOptions`.
     """
     chosen_options = RunOptions.of(options)
     if chosen_options.record_every is not None:
         raise BadInput("a tournament records only the end of each run; leave record_every out")
     if isinstance(study, str):
-        plan = plan_for(study, byzantine=byzantine, seeds=seeds, rounds=rounds, settings=settings, **options)
+        about: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "settings": settings, "within": within}
+        plan = plan_for(study, byzantine=byzantine, **about, **options)
     else:
         if settings:
             raise BadInput("a study given as a value already has its settings; leave settings out")
@@ -104,8 +100,9 @@ def enter(
         counted = tuple(b if isinstance(b, int | float) else tuple(b) for b in byzantine) or study.byzantine
         plan = Plan(value, byzantine=counted, seeds=seeds, options=chosen_options)
     own: dict[str, Any] = {}
-    named_rules = names_of(rules, rule_room, plan.rule, own)
-    named_attacks = names_of(attacks, attack_room, plan.attack, own)
+    named_rules = names_of(rules, "rule", plan.rule, own)
+    named_attacks = names_of(attacks, "attack", plan.attack, own)
+    plan = looked_up(plan, named_rules, named_attacks, own, within)
     check(replace(plan, rules=(REFERENCE,), attacks=()))
     scene = plan.study.scene(0)
     draws = Draws.of(0, scene.task.agents)
@@ -121,22 +118,43 @@ def enter(
     return Contest(plan, own, counts | {0: 0}, scene.task.agents, plan.study.rounds)
 
 
-def names_of(
-    asked: Sequence[Any], package: ModuleType, made: Callable[[str], Any], own: dict[str, Any]
-) -> tuple[str, ...]:
+def looked_up(
+    plan: Plan,
+    rules: Sequence[str],
+    attacks: Sequence[str],
+    own: Mapping[str, Any],
+    within: Mapping[str, Within] = NOWHERE,
+) -> Plan:
+    """The plan with the origins of these names. A misspelt one is reported now, not after an hour.
+
+    Built-in ones without parameters are left out. They are known, and one that needs parameters is not applicable.
+
+    Args:
+        plan: The plan so far.
+        rules: Names of rules.
+        attacks: Names of attacks.
+        own: Those that were given as values, by name.
+        within: What relative paths refer to.
+    """
+    known = {*own, *catalogue(PACKAGES["rule"]), *catalogue(PACKAGES["attack"])}
+    texts = [[name for name in names if name not in known] for names in (rules, attacks)]
+    return plan.with_names(texts[0], texts[1], within)
+
+
+def names_of(asked: Sequence[Any], kind: Kind, made: Callable[[str], Any], own: dict[str, Any]) -> tuple[str, ...]:
     """The names of the given rules or attacks, without duplicates. Those given as values are added to `own`."""
     if isinstance(asked, str) or not asked:
         raise BadInput(f"rules and attacks must be non-empty lists of names or values, but got {asked!r}")
     names: dict[str, None] = {}
+    built_in = catalogue(PACKAGES[kind])
     for one in asked:
         if one == ALL:
-            names |= dict.fromkeys(sorted(catalogue(package)))
+            names |= dict.fromkeys(sorted(Offered((kind,))))
         elif isinstance(one, str):
-            made(one)  # report a misspelt name now, not after an hour
             names[tidied(one)] = None
         else:
             name = name_of(one, made)
-            if catalogue(package).get(name.partition(":")[0], type(one)) is not type(one):
+            if built_in.get(name.partition(":")[0], type(one)) is not type(one):
                 raise BadInput(f"{name} is the name of a built-in class; give your own class another name")
             names[name], own[name] = None, one
     return tuple(names)

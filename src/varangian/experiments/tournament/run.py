@@ -142,9 +142,10 @@ def key_of(contest: Contest, cell: Cell) -> Key:
 
     def written(name: str, value: Callable[[str], Any]) -> str:
         try:
-            return repr(value(name)) if name else ""
+            made = repr(value(name)) if name else ""
         except BadInput:
             return name
+        return f"{made} {contest.plan.sources_of(name)}".rstrip()
 
     rule, attack = written(cell.rule, contest.rule), written(cell.attack, contest.attack)
     return cell.rule, rule, cell.attack, attack, repr(cell.byzantine)
