@@ -15,7 +15,7 @@ from varangian.core.errors import BadInput
 def settings_of(value: Any) -> dict[str, Any]:
     """The fields of a value that can be written as text. A field with `metadata={"setting": False}` cannot."""
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    return {one.name: getattr(value, one.name) for one in fields if one.metadata.get("setting", True)}
+    return {one.name: getattr(value, one.name) for one in fields if one.init and one.metadata.get("setting", True)}
 
 
 def name_of(value: Any, made: Callable[[str], Any] | None = None) -> str:
