@@ -12,6 +12,7 @@ from varangian.cli.data import app as data_app
 from varangian.cli.fleet import app as fleet_app
 from varangian.cli.keys import app as keys_app
 from varangian.cli.listing import attacks, rules, studies
+from varangian.cli.new import new
 from varangian.cli.report import report
 from varangian.cli.reproduce import reproduce
 from varangian.cli.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     help="Decentralised multi-task learning, in which any number of agents may be Byzantine: learn from your "
     "neighbours without trusting them.",
 )
-for command in (run, reproduce, tournament, report, rules, attacks, studies):
+for command in (run, reproduce, tournament, report, rules, attacks, studies, new):
     app.command()(command)
 app.add_typer(data_app, name="data", help="Datasets: list, download and check them.")
 app.add_typer(keys_app, name="keys", help="The keys and certificates of a fleet of agents.")
