@@ -1,8 +1,7 @@
 """What Zenoh refuses before any message reaches this library: read from its log, and counted.
 
 Zenoh tells nobody but its log when a TLS handshake fails or access control drops something, and its log goes to
-standard output only. So an agent's process puts a pipe in the place of standard output, reads Zenoh's lines from it,
-and passes on everything else.
+standard output only. So an agent's process puts a pipe in the place of standard output, and reads it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from dataclasses import dataclass, field
 from functools import partial
 
 from varangian.agent.counted_log import CountedLog
@@ -26,40 +26,51 @@ FILTER = (
 )
 """What Zenoh writes to its log. Only access control's finest level tells of single messages."""
 
-_KINDS = (
-    (
-        "forbidden-key",
-        re.compile(rb"cached result: \w+ is unauthorized to (?:Put|Delete|Declare Subscriber) \(ingress\)"),
-    ),
+_HANDSHAKES = (
     ("no-certificate", re.compile(rb"peer sent no certificates")),
     ("unknown-authority", re.compile(rb"invalid peer certificate: (?:UnknownIssuer|BadSignature)")),
     ("expired-certificate", re.compile(rb"invalid peer certificate: (?:certificate )?[Ee]xpired")),
     ("invalid-certificate", re.compile(rb"invalid peer certificate")),
     ("not-tls", re.compile(rb"received corrupt message|tls handshake eof|handshake timeout")),
 )
-KINDS = tuple(kind for kind, _ in _KINDS)
-_COLOUR = rb"(?:\x1b\[\d+m)*"
-_LINE = re.compile(
-    _COLOUR + rb"\d{4}-\d\d-\d\dT[\d:.]+Z" + _COLOUR + rb" " + _COLOUR + rb" ?(?:TRACE|DEBUG|INFO|WARN|ERROR)"
-)
-_MARKS = (b"unauthorized", b"certificate", b"corrupt message", b"handshake")
+KINDS = ("forbidden-key", *(kind for kind, _ in _HANDSHAKES))
+_ACCESS = re.compile(rb"ThreadId\((\d+)\).* is (un)?authorized to (Reply|Put|Delete|Declare Subscriber) \(ingress\)")
+_MARKS = (b"authorized", b"certificate", b"corrupt message", b"handshake")
 
 
-def kind_of(line: bytes) -> str | None:
-    """What a line of Zenoh's log says was refused, if it says so.
+@dataclass
+class LogReader:
+    """Tells what the lines of Zenoh's log say was refused.
 
-    >>> kind_of(b"WARN zenoh_link_tls::unicast: invalid peer certificate: UnknownIssuer. Hint: ...")
+    >>> reader = LogReader()
+    >>> reader.kind(b"WARN zenoh_link_tls::unicast: invalid peer certificate: UnknownIssuer. Hint: ...")
     'unknown-authority'
+    >>> reader.kind(b"TRACE rx-0 ThreadId(08) 9e35 on CertCommonName(b) is unauthorized to Put (ingress) on x")
+    'forbidden-key'
     """
-    if not any(mark in line for mark in _MARKS):
-        return None
-    return next((kind for kind, pattern in _KINDS if pattern.search(line)), None)
+
+    _asked: dict[bytes, bytes] = field(default_factory=dict)
+    """What the last line of each thread was about."""
+
+    def kind(self, line: bytes) -> str | None:
+        """What was refused, if this line says so."""
+        if not any(mark in line for mark in _MARKS):
+            return None
+        access = _ACCESS.search(line)
+        if access is None:
+            return next((kind for kind, pattern in _HANDSHAKES if pattern.search(line)), None)
+        thread, denied, action = access.groups()
+        before, self._asked[thread] = self._asked.get(thread), action
+        # When a key is new, Zenoh looks up all permissions ahead, in the order Reply, Put, Delete: nobody has asked.
+        ahead = (before, action) in ((b"Reply", b"Put"), (b"Put", b"Delete")) or action == b"Reply"
+        return "forbidden-key" if denied and not (ahead and b"cached result" not in line) else None
 
 
 def watch() -> CountedLog:
     """Start to read Zenoh's log; call this once, before the first session. Returns the counts of what it refused.
 
-    From then on `sys.stdout` writes to the old standard output directly. `RUST_LOG` replaces the filter.
+    From then on `sys.stdout` writes to the old standard output directly. With `RUST_LOG` in the environment, Zenoh logs
+    what that says, and its lines are passed on.
     """
     import zenoh
 
@@ -76,13 +87,13 @@ def watch() -> CountedLog:
 
 
 def _read(reader: int, real: int, refused: CountedLog) -> None:
-    rest = b""
+    """Count until the process ends. The lines are not passed on unasked: strangers may have chosen their words."""
+    rest, lines_of = b"", LogReader()
     while chunk := os.read(reader, 2**16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        rest = rest[-(2**16) :]
+        if "RUST_LOG" in os.environ:
+            os.write(real, chunk)
+        *lines, rest = (rest[-(2**16) :] + chunk).split(b"\n")
         for line in lines:
-            kind = kind_of(line)
+            kind = lines_of.kind(line)
             if kind is not None:
                 refused.add(kind, f"Zenoh refused something: {kind.replace('-', ' ')}")
-            elif not _LINE.match(line) or "RUST_LOG" in os.environ:
-                os.write(real, line + b"\n")
