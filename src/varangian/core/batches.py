@@ -6,7 +6,7 @@ own different amounts of data, and share items without copying them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.execution import Execution
+from varangian.core.measures import Metric, OfSet
 from varangian.core.models.base import Models, Sample
 from varangian.core.models.stacked import Stacked
 
@@ -180,7 +181,7 @@ class HeldOut:
 
     model: Stacked
     pool: Pool
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Float[Tensor, " item"]]]
+    metrics: Mapping[str, Metric | OfSet]
     loss_name: str = "test_loss"
     prefix: str = ""
     """Put before the names of the other metrics."""
@@ -190,7 +191,8 @@ class HeldOut:
         return replace(self, model=self.model.using(execution))
 
     def to(self, device: torch.device) -> HeldOut:
-        return replace(self, pool=self.pool.to(device))
+        placed = {name: one.to(device) if isinstance(one, OfSet) else one for name, one in self.metrics.items()}
+        return replace(self, pool=self.pool.to(device), metrics=placed)
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> HeldOut:
         """The same evaluation for some of the agents."""
@@ -205,7 +207,7 @@ class HeldOut:
         return replace(self, metrics={})
 
     def __call__(self, models: Float[Tensor, "*trial agent parameter"]) -> Mapping[str, Float[Tensor, "*trial agent"]]:
-        """Loss and metrics by name, each averaged over every agent's own items.
+        """Loss and metrics by name, of every agent's own items: averaged over them, or of all of them together.
 
         Models may have a dimension for trials before the agents. Items are then read once for all trials.
         """
@@ -234,9 +236,18 @@ class HeldOut:
         def of_trial(rows: Models) -> dict[str, Float[Tensor, " some"]]:
             predicted = self.model.predict_all(rows, x)
             values = {self.loss_name: vmap(vmap(self._one_loss))(predicted, y)}
-            values |= {self.prefix + name: vmap(metric)(predicted, y) for name, metric in self.metrics.items()}
+            of_sets = {name: metric for name, metric in self.metrics.items() if isinstance(metric, OfSet)}
+            values |= {
+                self.prefix + name: vmap(metric)(predicted, y)
+                for name, metric in self.metrics.items()
+                if not isinstance(metric, OfSet)
+            }
             whole = {name: value.to(rows.dtype).masked_fill(~own, 0) for name, value in values.items()}
-            return {name: value.sum(1) / own.sum(1) for name, value in whole.items()}
+            means = {name: value.sum(1) / own.sum(1) for name, value in whole.items()}
+            counts = self.pool.counts[agents]
+            return means | {
+                self.prefix + name: metric(predicted, y, counts).to(rows.dtype) for name, metric in of_sets.items()
+            }
 
         if models.ndim == 2:
             return of_trial(models[agents])

@@ -15,6 +15,7 @@ from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.execution import Execution, using
+from varangian.core.measures import Accumulating, Metric, OfSet, read_metrics
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Loss, Stacked
 from varangian.core.optimisers import Optimiser, sgd
@@ -228,7 +229,7 @@ class Task:
         train: Sequence[Items] | Pool,
         *,
         test: Sequence[Items] | Pool | None = None,
-        metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
+        metrics: Mapping[str, Metric | Accumulating] | None = None,
         batch: int = 10,
         epoch: EpochEnds | int = "longest",
         share: Sequence[str] | None = None,
@@ -251,8 +252,9 @@ class Task:
                 of such pairs. Agents may have different amounts of data. With a `Pool`, agents share data without
                 copying it.
             test: Test data in the same form. By default there is none.
-            metrics: Functions of (predictions, targets) by name; they return one value per sample. They are averaged
-                over each agent's test items after every epoch.
+            metrics: Functions of (predictions, targets) by name, measured on each agent's test items after every epoch.
+                One that returns one value per item is averaged. One that returns a single number is a metric of all
+                items together, such as F1 or AUC. Metrics of `torchmetrics` can be given as they are.
             batch: How many items an agent gets per round.
             epoch: When an epoch ends: after the `longest` or the `shortest` pass through an agent's data, or after
                 this number of rounds.
@@ -282,7 +284,7 @@ class Task:
         stacked = Stacked.of(model, loss, share)
         stream = Batches.of(_pool(train, "train"), batch, epoch)
         _check_fit(stacked, stream.pool, "training")
-        measures = dict(metrics or {})
+        measures = _measures(stacked, stream.pool, metrics or {})
         parts: list[Evaluation] = []
         if test is not None:
             held_out = _pool(test, "test")
@@ -335,6 +337,15 @@ def _compact_copy(part: Parted) -> Parted:
 
 def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:
     return data if isinstance(data, Pool) else pooled(data, what)
+
+
+def _measures(model: Stacked, pool: Pool, metrics: Mapping[str, Metric | Accumulating]) -> Mapping[str, Metric | OfSet]:
+    """The metrics, tried on a few predictions of the first model. At least two items: one has no shape to tell."""
+    places = torch.linspace(0, len(pool.x) - 1, 16).long()
+    x, y = as_dtype(pool.x[places], torch.float32), as_dtype(pool.y[places], torch.float32)
+    with torch.no_grad():
+        predicted = model.predict(model.start(1, torch.float32, torch.device("cpu"))[0], x)
+    return read_metrics(metrics, predicted, y)
 
 
 def _check_fit(model: Stacked, pool: Pool, what: str) -> None:

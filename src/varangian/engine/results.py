@@ -15,6 +15,7 @@ from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.core.files import whole
+from varangian.core.measures import higher_is_better as higher_is_better
 from varangian.core.scene import Scene
 from varangian.engine.recorder import Recorder
 from varangian.engine.triggers import SUCCESS
@@ -24,10 +25,6 @@ Array = np.ndarray[Any, Any]
 
 UNWEIGHED = ("byzantine_weight", "kept")
 """Metrics about weights. Tables show their mean only, since a worst agent would mean little."""
-
-
-def higher_is_better(metric: str) -> bool:
-    return "accuracy" in metric or "explained" in metric
 
 
 def in_percent(metric: str) -> bool:
