@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from varangian.core.draws import Draws as Draws
     from varangian.core.errors import BadInput as BadInput
     from varangian.core.graph import Graph as Graph
+    from varangian.core.grouped import by_group as by_group
     from varangian.core.scene import Scene as Scene
     from varangian.core.task import Task as Task
     from varangian.engine.cluster.ray_cluster import RayCluster as RayCluster
@@ -45,6 +46,7 @@ _MEMBERS = {
     "Result": "engine.simulated",
     "Scene": "core.scene",
     "Task": "core.task",
+    "by_group": "core.grouped",
     "compare": "report.compare",
     "final": "engine.results",
     "load": "engine.simulated",

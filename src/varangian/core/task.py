@@ -177,6 +177,8 @@ class Task:
     """How many rounds an epoch has."""
     groups: Sequence[int] | None = None
     """The number of each agent's task, if it is known. Figures, tables and clairvoyant reference rules use it."""
+    names: Sequence[str] | None = None
+    """What each agent is called in tables, such as the group whose data it has."""
     together: bool = False
     """Whether several seeds may share one run: their model is the same, and call overhead dominates their rounds."""
 
@@ -194,6 +196,8 @@ class Task:
         skip = torch.as_tensor(self.skip)
         if not bool(((skip >= 0) & (skip < 1)).all()):
             raise BadInput(f"skip must be a probability below 1, but is {self.skip}")
+        if self.names is not None and len(self.names) != self.agents:
+            raise BadInput(f"there are {len(self.names)} names, but the task has {self.agents} agents")
         if self.held_out is not None and (self.epoch is None or self.epoch < 1):
             raise BadInput("a task with held_out needs epoch, the number of rounds after which it is measured")
 
@@ -216,6 +220,7 @@ class Task:
             stream=_compact_copy(part_of(self.stream, agents)),
             exact=self.exact and _compact_copy(part_of(self.exact, agents)),
             held_out=self.held_out and _compact_copy(part_of(self.held_out, agents)),
+            names=None if self.names is None else [self.names[agent] for agent in agents.tolist()],
             groups=None if self.groups is None else torch.as_tensor(self.groups)[agents].tolist(),
             step_size=_rows(self.step_size, agents),
             forgetting=_rows(self.forgetting, agents),
@@ -241,6 +246,7 @@ class Task:
         optimiser: Optimiser | None = None,
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
         watch_training: bool | int = False,
     ) -> Task:
         """A task from any module, any loss and any data.
@@ -267,6 +273,7 @@ class Task:
             optimiser: How agents take steps. By default plain SGD.
             schedule: From the round to a factor on every step size.
             groups: The number of each agent's task, if it is known.
+            names: What each agent is called in tables.
             watch_training: Measure on training data too: on all of it (True), or on this many items per agent.
 
         Returns:
@@ -308,6 +315,7 @@ class Task:
             held_out=Evaluations(tuple(parts)) if parts else None,
             epoch=stream.rounds_per_pass,
             groups=groups,
+            names=names,
         )
 
 

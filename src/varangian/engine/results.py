@@ -91,6 +91,9 @@ def dataset(
         data["position"] = (("seed", "agent", "axis"), np.stack(places))
     data["seconds"] = (("seed",), np.full(seeds, seconds / seeds))
     coords: dict[str, Any] = {"seed": list(numbers), "round": recorder.rounds, "agent": np.arange(agents)}
+    names = [scene.task.names for scene in scenes]
+    if names[0] is not None and all(of_seed == names[0] for of_seed in names):
+        coords["name"] = ("agent", np.asarray(names[0], dtype=str))
     if recorder.held_out:
         coords["epoch"] = recorder.epochs
     if recorder.weights:

@@ -89,7 +89,7 @@ def _agents(result: xr.Dataset) -> pd.DataFrame:
     for name in ("name", "group"):
         if name in result:
             about[name] = result[name].broadcast_like(result["byzantine_agent"])
-    table = xr.Dataset({**about, **ends}).reset_coords(drop=True)
+    table = xr.Dataset({name: array.reset_coords(drop=True) for name, array in {**about, **ends}.items()})
     return table.transpose("seed", "agent").to_dataframe().reset_index()
 
 
