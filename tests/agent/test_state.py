@@ -124,6 +124,6 @@ def test_the_state_of_another_agent_is_refused(peer: Peer, states: list[State], 
 
 
 def test_sessions_grow_also_when_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([2000.0, 1000.0, 3000.0])
-    monkeypatch.setattr("varangian.agent.state.time.time", lambda: next(clock))
+    clock = iter([2000, 1000, 3000])
+    monkeypatch.setattr("varangian.agent.message.time.time_ns", lambda: next(clock))
     assert [next_session(tmp_path) for _ in range(3)] == [2000, 2001, 3000]

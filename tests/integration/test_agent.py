@@ -33,7 +33,7 @@ def agents(tmp_path: Path) -> list[Path]:
     options = FleetOptions(pace="free", period=0.05, save_every=0.1)
     paths = configurations(plan, options, Graph.complete(2), tmp_path)
     for path in paths:
-        path.write_text(as_toml(replace(read_config(path), rounds=None)), encoding="utf-8")
+        path.write_text(as_toml(replace(read_config(path), rounds=None, metrics="127.0.0.1:0")), encoding="utf-8")
     return paths
 
 
@@ -90,10 +90,14 @@ def test_an_agent_hears_its_neighbour_ends_when_asked_and_goes_on_after_a_kill(a
         assert first.until(lambda line: line.get("event") == "start")["round"] == older
         first.until(heard)
         second.until(lambda line: heard(line) and second.lines().index(line) > alone)
+        said = varangian_("agent", "status", agents[0])
+        assert said.status == 0 and said.out.startswith("agent-0: round ") and "agent-1, weight " in said.out
         for agent in (first, second):
             assert agent.end() == 0
             stopped = agent.lines()[-1]
             assert stopped["event"] == "stop" and stopped["round"] == last_round(agent.state)
+        said = varangian_("agent", "status", agents[0])
+        assert said.status == 1 and said.out == f"agent-0: not running, saved at round {last_round(first.state)}\n"
     finally:
         for agent in (first, second):
             agent.process.kill()

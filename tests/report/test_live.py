@@ -141,8 +141,8 @@ def test_nothing_is_made_for_nobody() -> None:
 @pytest.mark.usefixtures("no_clock")
 def test_only_this_machine_is_served() -> None:
     with Live(plan()) as live:
-        assert live.server.server_address[0] == "127.0.0.1"
-        port = live.server.server_port
+        assert live.server.host == "127.0.0.1"
+        port = live.server.port
         assert get(f"http://127.0.0.1:{port}/", host="evil.example")[0] == 403
         assert get(f"http://127.0.0.1:{port}/data", host=f"evil.example:{port}")[0] == 403
         assert get(f"http://127.0.0.1:{port}/data", host=f"localhost:{port}")[0] == 200

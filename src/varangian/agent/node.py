@@ -15,7 +15,7 @@ from varangian.agent.mailbox import Mailbox, Received
 from varangian.agent.message import Header, Message, Schema, encode
 from varangian.agent.peer_round import Outcome, Peer
 from varangian.agent.state import Saver
-from varangian.agent.status import Status, Watcher, of_mailbox
+from varangian.agent.status import Status, Watcher, of_mailbox, peak_memory
 from varangian.agent.transport import Transport
 from varangian.core.models.base import Models
 from varangian.engine.state import State
@@ -40,6 +40,8 @@ class Node:
     watchers: Sequence[Watcher] = ()
     stop: Event = field(default_factory=Event)
     """Set it to end the loop after the round."""
+    refused: Callable[[], Mapping[str, int]] = dict
+    """What the network layer has refused so far, by reason."""
     unsaved: int = 0
     """How many times the state could not be saved."""
     evaluated: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -122,7 +124,10 @@ class Node:
             evaluated=self.evaluated,
             evaluated_at=self.evaluated_at,
             weights=None if of is None else {names[number]: weight for number, weight in of.items()},
+            refused=dict(self.refused()),
             unsaved=self.unsaved,
+            memory=peak_memory(),
+            cpu=time.process_time(),
             **of_mailbox(self.mailbox, heard, [one.name for one in self.config.neighbours]),
         )
 

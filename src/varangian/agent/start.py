@@ -10,22 +10,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from varangian.agent import zenoh_log
 from varangian.agent.config import AgentConfig, rule_of, share_of
 from varangian.agent.envelope import OVERHEAD, Verifier, seal
 from varangian.agent.identity import Identity
 from varangian.agent.logs import log_round
 from varangian.agent.mailbox import Mailbox, Payload
 from varangian.agent.message import Schema
+from varangian.agent.metrics import UNUSED, Metrics, read_status
 from varangian.agent.node import Node
 from varangian.agent.peer_round import Peer
-from varangian.agent.state import Saver, fingerprint, load, next_session
+from varangian.agent.state import Saver, fingerprint, last_round, load, next_session
 from varangian.agent.status import Watcher
-from varangian.agent.transport import Addresses, Transport, ZenohTransport
+from varangian.agent.transport import Addresses, ZenohTransport
 from varangian.core.errors import BadInput
 from varangian.experiments.lock import locked
+
+ADDRESS = "metrics-address"
+"""A file in the state folder: where a running agent serves its metrics."""
+HEALTHY = 30.0
+"""Seconds that a healthy agent may need for a round, beyond what its pace explains."""
 
 log = logging.getLogger("varangian.agent")
 
@@ -39,6 +47,7 @@ def run_agent(config: AgentConfig, stop: threading.Event, watchers: Sequence[Wat
         watchers: Called after every round.
     """
     torch.set_num_threads(1)
+    network = zenoh_log.watch()  # before the first session
     identity = identity_of(config)
     peer = Peer(share_of(config), rule_of(config))
     with ExitStack() as stack:
@@ -50,6 +59,9 @@ def run_agent(config: AgentConfig, stop: threading.Event, watchers: Sequence[Wat
         state = found.state if found else peer.first()
         log.info("starts at round %d", state.round, extra={"event": "start", "round": state.round})
         session = next_session(folder)
+        watching = [*watchers, *([log_round] if config.log_rounds else [])]
+        if config.metrics != UNUSED:
+            watching.append(stack.enter_context(served(config, folder)))
         schema = Schema.of(peer.world.model, config.wire_dtype, peer.world.start.dtype)
         mailbox, transport, sealed = connected(config, identity, schema)
         stack.callback(transport.close)
@@ -63,11 +75,38 @@ def run_agent(config: AgentConfig, stop: threading.Event, watchers: Sequence[Wat
             sealed,
             session,
             Saver(folder, mark),
-            [*watchers, *([log_round] if config.log_rounds else [])],
+            watching,
             stop,
+            refused=lambda: {**network.counts, **transport.refused.counts},
         )
         node.run()
         log.info("stops at round %d", node.state.round, extra={"event": "stop", "round": node.state.round})
+
+
+@contextmanager
+def served(config: AgentConfig, folder: Path) -> Iterator[Metrics]:
+    """The agent's metrics. Their address is written to the state folder, for `varangian agent status`."""
+    with Metrics(config.metrics, patience=HEALTHY + 10 * config.period + config.deadline) as metrics:
+        log.info("serves metrics at %s", metrics.address, extra={"event": "metrics", "address": metrics.address})
+        (folder / ADDRESS).write_text(metrics.address, encoding="ascii")
+        try:
+            yield metrics
+        finally:
+            (folder / ADDRESS).unlink(missing_ok=True)
+
+
+def status_of(config: AgentConfig) -> dict[str, Any]:
+    """What the agent says about itself, or what its state folder says if it does not answer."""
+    folder = config.path(config.state)
+    try:
+        address = (folder / ADDRESS).read_text(encoding="ascii")
+    except OSError:
+        address = config.metrics
+    answered = None if address == UNUSED else read_status(address)
+    if answered is not None and answered.get("agent") == config.name:
+        return {"running": True, **answered}
+    round = last_round(folder)
+    return {"running": False, "agent": config.name, "round": None if round < 0 else round}
 
 
 def identity_of(config: AgentConfig) -> Identity:
@@ -80,7 +119,7 @@ def identity_of(config: AgentConfig) -> Identity:
 
 def connected(
     config: AgentConfig, identity: Identity, schema: Schema
-) -> tuple[Mailbox, Transport, Callable[[bytes], bytes]]:
+) -> tuple[Mailbox, ZenohTransport, Callable[[bytes], bytes]]:
     """A mailbox that the network fills, the transport, and what puts messages into envelopes."""
     names = [one.name for one in config.neighbours]
     mailbox = Mailbox(names, schema, Verifier(identity, config.fleet), config.limits)

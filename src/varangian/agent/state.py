@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as tensor_bytes
 
+from varangian.agent.message import new_session
 from varangian.agent.peer_round import Peer
 from varangian.core.errors import BadInput
 from varangian.core.files import whole
@@ -107,7 +107,7 @@ def next_session(folder: Path) -> int:
         before = int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         before = 0
-    session = max(before + 1, int(time.time()))
+    session = new_session(before)
     with whole(path) as file:
         file.write_text(f"{session}\n", encoding="ascii")
     return session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,11 +40,22 @@ class Status:
     """… and how many messages were rejected, by reason. Strangers have the empty name."""
     muted: Mapping[str, float]
     """For how many more seconds neighbours are muted."""
+    refused: Mapping[str, int]
+    """How many connections and messages the network layer refused, by reason."""
     unsaved: int
     """How many times the state could not be saved."""
+    memory: int
+    """The most bytes of memory that the process has used."""
+    cpu: float
+    """The seconds of CPU time that the process has used."""
 
 
 Watcher = Callable[[Status], None]
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has used."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def of_mailbox(mailbox: Mailbox, heard: Mapping[str, Received], neighbours: list[str]) -> dict[str, Any]:

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
-from urllib.parse import parse_qs, urlsplit
 
 import xarray as xr
 
@@ -23,6 +21,7 @@ from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan, as_toml
 from varangian.report.cells import Detail, cell_tree, listed_agents, network_tree
 from varangian.report.command import command_of
+from varangian.report.local_server import NOTHING, Answer, LocalServer
 from varangian.report.pack import packed
 from varangian.report.page import page
 from varangian.report.payload import Progress, Tree, assembled, measured_metrics
@@ -57,18 +56,17 @@ class Live:
         self.picture = Picture(0, tree, packed(tree))
         self.asked, self.due, self.fetched = -math.inf, 0.0, threading.Event()
         try:
-            self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self.server = LocalServer(self.answer, port)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "ports are 1 to 65535"
             raise BadInput(f"--live-port {port} cannot be used: {reason}; leave it out to take a free one") from error
-        self.server.daemon_threads = True
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/"
+        return self.server.url
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True).start()
+        self.server.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -77,8 +75,21 @@ class Live:
             self.fetched.clear()
             self.publish(Progress(done=True, text="The run is done.", share=1.0))
             self.fetched.wait(LINGER)
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.__exit__()
+
+    def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
+        """Two addresses: the page, and the changes since a snapshot."""
+        if path == "/":
+            self.asked, self.due = time.monotonic(), 0.0
+            return Answer(200, "text/html", page(self.picture.tree, live=True))
+        if path != "/data":
+            return NOTHING
+        self.asked = time.monotonic()
+        picture = self.picture
+        old = query.get("after") == [str(picture.number)]
+        sent = self.fetched.set if picture.tree["progress"]["done"] else _nothing
+        number = {"X-Picture": picture.number}
+        return Answer(204 if old else 200, "application/json", "" if old else picture.packed, number, sent)
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
         return [Rounds(self, cell)]
@@ -179,38 +190,4 @@ def _detail(part: xr.Dataset) -> Detail:
     return Detail(agents=listed_agents(part))
 
 
-def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Two addresses: the page, and the changes since a snapshot."""
-
-        def do_GET(self) -> None:
-            asked, port = urlsplit(self.path), live.server.server_port
-            if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-                # Against DNS rebinding: another host name that points to this machine must not read the results.
-                self._answer(403, "text/plain", "only for this machine")
-            elif asked.path == "/":
-                live.asked, live.due = time.monotonic(), 0.0
-                self._answer(200, "text/html", page(live.picture.tree, live=True))
-            elif asked.path == "/data":
-                live.asked = time.monotonic()
-                picture = live.picture
-                old = parse_qs(asked.query).get("after") == [str(picture.number)]
-                self._answer(204 if old else 200, "application/json", "" if old else picture.packed, picture.number)
-                if picture.tree["progress"]["done"]:
-                    live.fetched.set()
-            else:
-                self._answer(404, "text/plain", "nothing here")
-
-        def _answer(self, status: int, kind: str, text: str, picture: int = 0) -> None:
-            body = text.encode("utf-8", errors="replace")
-            headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(body), "X-Picture": picture}
-            headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, str(value))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    return Handler
+def _nothing() -> None: ...
