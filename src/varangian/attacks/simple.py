@@ -239,8 +239,10 @@ class not_finite:
     Equation:
         m_b = nan, ∞, 10³⁸, nan, …
 
-    It stands for a broken sender, or for one that wants to crash its neighbours. Every rule here survives it:
-    messages that are not finite count as silence, and `varangian.testing.check_rule` tests 1e38.
+    It stands for a broken sender, or for one that wants to crash its neighbours. It crashes none: messages that are not
+    finite count as silence, and with 1e38 every rule here still returns finite models. But 1e38 is not harmless. In a
+    softmax layer, the same number everywhere scores all labels alike, so early on it may pass a filter by loss. Mixed
+    in, it erases the victim's model by rounding, and later steps are too small to change it.
 
     Knows: Nothing.
     Cost: O(d) per Byzantine agent and round, for models of d parameters.

@@ -161,6 +161,7 @@ class loss_based:
 
     Limits: the losses are estimates. Where models are nearly equally good, noise decides who is kept. Early on, when
     the agent's own model is poor, a bland message such as zeros may pass the filter; `patient` waits for that to end.
+    A huge constant is bland, too, where models are softmax layers: mixed in, it erases the agent's model by rounding.
     `judge="same"` is not safe: a sender that knows the sample can pass the filter with a model that is bad elsewhere.
 
     Assumes: A sample of its own; losses are unbiased only if the agent has not trained on it yet. The
