@@ -1,7 +1,7 @@
 """Judge everything against the model that the agent would have alone: its anchor.
 
-anchored       = smoothed differences to the anchor's loss,   keep not significantly worse,   weigh by exp(−loss)
-anchored(rule) = another rule's model while it is not significantly worse than the anchor,    else the anchor
+anchored       = differences to the anchor's loss,   keep not significantly worse,   weigh uniformly,   on a leash
+anchored(rule) = another rule's model,                                                                  on a leash
 
 The paper compares a neighbour with the agent's own model. That model has listened before, so an attack that pulls it
 away also lowers the bar for the next message. The anchor never listens: no message can move it.
@@ -11,90 +11,114 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
+from varangian.core.messages import finite_rows
 from varangian.core.models.base import Models
 from varangian.core.task import JudgedOn, check_forgetting
 from varangian.rules.base import Combined, Companion, Rule, check_inner
-from varangian.rules.evidence import (
-    Smoothed,
-    Table,
-    concentration,
-    difference,
-    everyone,
-    smooth,
+from varangian.rules.comparison import (
+    LARGEST,
+    Compared,
+    Unit,
+    compare,
+    constants,
+    newest,
+    not_significantly_worse,
+    unit_after,
 )
-from varangian.rules.mixture_loss import judged, onto_self
+from varangian.rules.evidence import Table, everyone
+from varangian.rules.leash import Leash, pull, within_reach
 
 AnyRule = Rule[Any]
 
-
-class Compared(NamedTuple):
-    """Smoothed differences to the anchor's loss, and their smoothed squares, at one time scale.
-
-    They are per neighbour. If another rule is protected, they are per agent.
-    """
-
-    excess: Smoothed
-    square: Tensor
+UNIT_FORGETS = 0.05
+"""ν of the anchor's smoothed loss, the unit of all differences."""
+DISTANCE_FORGETS = 0.2
+"""ν of the usual distance from the anchor."""
+OWN_SHARE = 0.5
+"""What the agent's own model counts beside a neighbour. It has the agent's anchor beside it already."""
 
 
-class Evidence(NamedTuple):
+class Memory(NamedTuple):
     """What the rule remembers."""
 
-    scales: tuple[Compared, ...]
-    noise: Smoothed
-    """The anchor's own loss, per agent."""
-    excess: Table
-    """The discounted sum of differences, from which the weights follow."""
-    inner: Any = ()
+    unit: Unit
+    leash: Leash
+    distance: Float[Tensor, " agent"]
+    """The usual distance of candidates from the anchor, squared."""
+    compared: Compared | tuple[()]
+    """The evidence about each neighbour, if neighbours are judged one by one."""
+    inner: Any
     """The state of the rule that is protected, if there is one."""
+
+
+class Candidate(NamedTuple):
+    """Where an agent might go from its anchor."""
+
+    models: Models
+    weights: Table | None
+    anyone: Bool[Tensor, "agent 1"]
+    """Whether there is anyone to go to."""
+
+
+class Measure(NamedTuple):
+    """What losses are compared with."""
+
+    alone: Float[Tensor, "agent 1"]
+    """The anchor's loss; infinite where it is not known."""
+    inverse: Float[Tensor, "agent 1"]
+    """One over the unit."""
+
+    def excess(self, loss: Float[Tensor, "agent several"]) -> Float[Tensor, "agent several"]:
+        """How much losses are above the anchor's, in the unit. A loss that is not negative is above −1 / ν of it."""
+        return (loss - self.alone).mul_(self.inverse).clamp_(min=-1 / UNIT_FORGETS)
 
 
 @dataclass(frozen=True)
 class anchored:
-    """Keep whoever is, at no time scale, significantly worse than the model I would have alone; mix with that model.
+    """Keep whoever is not significantly worse than the model I would have alone, and go towards them on a leash.
 
     Equation:
         a_k ← a_k − μ_k ∇ℓ(a_k; ξ_k)
-        δ_lk = ℓ(θ̂_l; ξ_k) − ℓ(a_k; ξ_k)
-        d_lk ← (1 − ν) d_lk + ν δ_lk
-        K_k = {l : d_lk ≤ z √(min(v_lk, φ_k²) W)  for all ν}
-        θ_k = b_k a_k + Σ_{l∈K_k} a_lk θ̂_l
-        a_lk ∝ exp(−η Σ δ_lk),  b_k ∝ 1
+        δ_lk = (ℓ(θ̂_l; ξ_k) − ℓ(a_k; ξ_k)) / φ_k
+        d_lk ← d_lk + p (δ_lk − d_lk),  p = max(ν, 1 / n)
+        K_k = {l : δ_lk ≤ s,  d_lk ≤ z √(p v_lk)  for all ν}
+        c_k = Σ_{l∈K_k} a_lk θ̂_l,  a_lk ∝ 1
+        θ_k = a_k + w_k (c_k − a_k)
+        w_k = argmin_{w∈[0,1]} Σ ℓ(a_k + w (c_k − a_k); ξ_k) / φ_k + λ (1 − w)²
 
     The anchor a_k is a second model of the agent, which never listens. Neighbours and the agent's own cooperative model
-    θ̂_k are compared with it, on a sample that nobody has trained on. Each time scale ν has its own z. The root is the
-    standard error of d_lk: v_lk is the variance of the differences and W the sum of squared weights of a smoothed mean.
-    φ_k, the anchor's own smoothed loss, bounds the variance, so that no sender can inflate it. At ν = 1 the bound takes
-    the place of the variance.
+    θ̂_k are compared with it, on a sample that nobody has trained on. The unit φ_k is the anchor's smoothed loss. d_lk
+    is the mean difference after n comparisons and v_lk ≤ 1 their variance, on each time scale ν with its own z. On the
+    longest time scale, neighbours must not be significantly worse than the agent's own model either: copies of it, with
+    an error added, are as good as the anchor for long. In the mean c_k, the agent's own model counts half.
 
-    The weights are those of prediction with expert advice. The sum runs over the longest memory. The anchor takes part
-    with a sum of 0: it is a leash that draws the agent back to what it would be alone. In the recorded weights its
-    share counts as the agent's own.
+    The leash w_k is the share that would have been best so far. Losses at w = 0, ½ and 1 give a parabola in each round.
+    The sum over all rounds forgets with `leash`. If c_k is much farther from the anchor than usual, the agent goes a
+    part of the way only: a sender that was good for long cannot move it far at once.
 
-    With `rule`, the model that this other rule combines is judged instead of the neighbours one by one. The agent uses
-    it while it is not significantly worse than the anchor, and else the anchor itself.
+    With `rule`, the model that this other rule combines is the candidate c_k.
 
     An agent without a new sample does not listen: a model may be made to look good on a sample that was trained on.
+    Nor does an agent whose anchor has no finite loss.
 
-    For convex risks that are known exactly, z = 0 gives r_k(θ_k) ≤ r_k(a_k) in every round, whatever arrives. So no
-    agent is worse off than alone. With `rule`, this needs no convexity. `loss_based` compares with its own, already
-    influenced model and cannot say this.
+    Guarantee, whatever arrives: where the loss is a parabola along the way to c_k, the discounted sum of the losses of
+    θ_k on the judged samples, in units of φ_k, is at most that of the anchor plus λ, and at most that of c_k. For
+    convex risks that are known exactly, `sudden=0` gives r_k(θ_k) ≤ r_k(a_k) in every round.
 
-    Limits: in the first rounds, losses are large and φ_k allows much. On target localization, agents are worse off than
-    alone from about round 10 to round 70, and with `noise=0.2` to round 40. With samples, a neighbour that is worse by
-    less than z standard errors is kept. Where all agents train on the same few items again and again, no neighbour
-    looks better, and nobody listens.
+    Limits: the guarantee is for the samples that were judged. What it says about new data depends on how many there
+    are. Messages that are as good as honest ones, as far as samples can tell, are kept and take their share of the
+    weight. Where all agents train on the same few items again and again, no neighbour looks better, and nobody listens.
 
     Assumes: A sample of its own that it has not trained on yet. Any number of neighbours may be Byzantine.
-    Cost: A second gradient, one evaluation of the loss per neighbour and one for the anchor.
+    Cost: A second gradient, one evaluation of the loss per neighbour and three more per agent.
 
     Example:
         >>> from varangian import rules, simulate, studies
@@ -103,116 +127,108 @@ class anchored:
 
     Reference:
         Ours. It builds on Li, Abbas and Koutsoukos, "Byzantine resilient distributed multi-task learning", NeurIPS
-        2020, https://arxiv.org/abs/2010.13032 and on exponential weights: Freund and Schapire, "A decision-theoretic
-        generalization of on-line learning and an application to boosting", Journal of Computer and System Sciences 55,
-        1997. https://doi.org/10.1006/jcss.1997.1504
+        2020, https://arxiv.org/abs/2010.13032. The leash follows the leader, with a look at the newest loss: Kalai and
+        Vempala, "Efficient algorithms for online decision problems", Journal of Computer and System Sciences 71, 2005.
+        https://doi.org/10.1016/j.jcss.2004.10.016
     """
 
     rule: AnyRule | None = None
     """Another rule to protect. By default none: neighbours are judged one by one."""
-    scales: tuple[float, ...] = (1.0, 0.1, 0.02)
+    scales: tuple[float, ...] = (0.1, 0.02, 0.005)
     """ν of each time scale, from the shortest memory to the longest."""
-    significance: tuple[float, ...] = (5.0, 3.0, 1.0)
+    significance: tuple[float, ...] = (2.0, 2.0, 1.5)
     """z at each time scale: how many standard errors above the anchor's loss are still accepted."""
-    eta: float = 1.0
-    """η: how sharply the weights favour models that were better. With 0, all kept models weigh the same."""
-    units: Literal["loss", "anchor"] = "loss"
-    """The unit of the differences in the weights: that of the `loss`, or the `anchor`'s own smoothed loss φ_k."""
-    noise: float = 0.05
-    """ν of the anchor's own smoothed loss φ_k. With more, large losses of the first rounds are sooner forgotten."""
+    own_significance: float = 1.5
+    """z of the comparison with the agent's own model, on the longest time scale."""
+    sudden: float = 5.0
+    """s: the largest difference to accept in a single round, in units of the anchor's loss."""
+    leash: float = 0.005
+    """ν of the leash: how fast it forgets."""
+    trust: float = 3.0
+    """λ: how strongly the leash begins at the neighbours, in units of the anchor's loss."""
+    reach: float = 1.5
+    """How many times the usual distance from the anchor an agent may go at once."""
     judge: JudgedOn = "next"
     """The sample to judge on: the `next` one, or the `same` one as just trained on."""
 
     companion: ClassVar[Companion] = "alone"
 
     def __post_init__(self) -> None:
-        for nu in (*self.scales, self.noise):
+        for nu in (*self.scales, self.leash):
             check_forgetting(nu)
         if not self.scales or sorted(self.scales, reverse=True) != list(self.scales):
-            raise BadInput(f"scales go from the shortest memory to the longest, as 1/0.1/0.02, but are {self.scales}")
+            raise BadInput(f"scales go from the shortest memory to the longest, as 0.1/0.02, but are {self.scales}")
         if len(self.significance) != len(self.scales) or not all(0 <= z < math.inf for z in self.significance):
             raise BadInput(f"significance needs one z of 0 or more for each scale, but is {self.significance}")
-        if not 0 <= self.eta < math.inf:
-            raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
+        for name in ("own_significance", "sudden", "trust"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"{name} must be 0 or a positive number, but is {getattr(self, name)}")
+        if not 1 <= self.reach < math.inf:
+            raise BadInput(f"reach must be a number of at least 1, but is {self.reach}")
         if self.rule is not None:
             check_inner("anchored", self.rule)
 
-    def init(self, table: Table) -> Evidence:
-        agents = table[:, 0]
-        judged = table if self.rule is None else agents
-        blank = Compared(Smoothed.start(judged, 0.0), torch.zeros_like(judged))
-        inner = () if self.rule is None else self.rule.init(table)
-        noise = Smoothed.start(agents, 0.0)
-        return Evidence(tuple(blank for _ in self.scales), noise, torch.zeros_like(table), inner)
+    def init(self, table: Table) -> Memory:
+        agents = torch.zeros_like(table[:, 0])
+        compared = () if self.rule else Compared.start(table, len(self.scales) + 1)
+        inner = self.rule.init(table) if self.rule else ()
+        return Memory(Unit.start(agents), Leash.start(agents), agents, compared, inner)
 
-    def combine(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
-        return self._of_neighbours(inbox, state) if self.rule is None else self._protected(self.rule, inbox, state)
+    def combine(self, inbox: Inbox, state: Memory) -> Combined[Memory]:
+        alone = inbox.anchor_loss(self.judge)
+        known = everyone(alone)
+        unit = unit_after(alone[:, 0], known[:, 0], state.unit, UNIT_FORGETS)
+        measure = Measure(alone, unit.loss.clamp(min=torch.finfo(alone.dtype).tiny).reciprocal_()[:, None])
+        compared: Compared | tuple[()] = ()
+        inner: Any = ()
+        if self.rule is None:
+            assert isinstance(state.compared, Compared)
+            candidate, compared = self._of_neighbours(inbox, measure, state.compared)
+        else:
+            models, weights, inner, _ = self.rule.combine(inbox, state.inner)
+            candidate = Candidate(torch.where(finite_rows(models), models, inbox.anchor), weights, known)
+        models, way, leash, distance = self._on_leash(inbox, candidate, measure, unit, state)
+        weights = candidate.weights
+        if weights is not None:
+            weights = weights * way
+            weights[:, :1] += 1 - way
+        after = Memory(unit, leash, distance, compared, inner)
+        return Combined(torch.where(known, models, inbox.own), weights, after)
 
-    def _of_neighbours(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
-        """Judge every neighbour, and mix those that are kept with the anchor."""
-        alone, loss = inbox.anchor_loss(self.judge), inbox.loss(self.judge)
-        excess = difference(loss, alone)
-        kept, after = self._tested(inbox, excess, state)
-        unit = after.noise.total.abs() / after.noise.mass if self.units == "anchor" else torch.ones_like(alone[:, 0])
-        added = state.excess * (1 - self.scales[-1]) + excess / unit.clamp(min=torch.finfo(unit.dtype).eps)[:, None]
-        after = after._replace(excess=torch.where(everyone(excess), added, state.excess))
-        # An agent whose anchor has no finite loss accepts every model with a finite loss.
-        lost, listens = ~everyone(alone), inbox.has_fresh(self.judge)
-        score = torch.where(lost, torch.zeros_like(loss), -self.eta * after.excess)
-        score = torch.where(torch.where(lost, everyone(loss), kept), score, -math.inf)
-        of_anchor, of_slots = _exponential_weights(score, lost)
-        of_slots = torch.where(listens, of_slots, onto_self(inbox))
-        of_anchor = torch.where(listens, of_anchor, 0.0)
-        weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
-        return Combined(mixed(inbox, of_slots, of_anchor), weights, after)
+    def _of_neighbours(self, inbox: Inbox, measure: Measure, before: Compared) -> tuple[Candidate, Compared]:
+        """The mean of those who are significantly worse neither than the anchor nor than the agent's own model."""
+        loss = inbox.loss(self.judge)
+        seen = everyone(loss) & everyone(measure.alone)
+        excess = torch.where(seen, measure.excess(loss), LARGEST)
+        reference = loss.new_zeros(len(loss), 1, len(self.scales) + 1)
+        reference[:, 0, -1] = excess[:, 0]
+        memories = constants((*self.scales, self.scales[-1]), loss.dtype, loss.device)
+        pace, compared = compare(excess[:, :, None] - reference, seen, memories, before)
+        z = constants((*self.significance, self.own_significance), loss.dtype, loss.device)
+        kept = not_significantly_worse(pace, compared, z) & (excess <= self.sudden) & seen
+        share = kept.to(loss.dtype)
+        share[:, 0] *= OWN_SHARE
+        total = share.sum(1, keepdim=True)
+        weights = share / total.clamp(min=OWN_SHARE)
+        return Candidate(inbox.mix(weights), weights, total > 0), compared
 
-    def _protected(self, rule: AnyRule, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
-        """Judge what another rule combines, and use it or the anchor."""
-        combined, alone = rule.combine(inbox, state.inner), inbox.anchor_loss(self.judge)
-        loss = judged(inbox, combined.models[:, None], self.judge)
-        kept, after = self._tested(inbox, difference(loss, alone)[:, 0], state)
-        accept = torch.where(everyone(alone), kept[:, None], everyone(loss))
-        weights = combined.weights
-        return Combined(
-            torch.where(accept, combined.models, torch.where(inbox.has_fresh(self.judge), inbox.anchor, inbox.own)),
-            None if weights is None else torch.where(accept, weights, onto_self(inbox)),
-            after._replace(inner=combined.state),
-        )
-
-    def _tested(self, inbox: Inbox, excess: Tensor, state: Evidence) -> tuple[Tensor, Evidence]:
-        """Which models are not significantly worse than the anchor at any time scale."""
-        noise, of_noise = smooth(inbox.anchor_loss(self.judge)[:, 0], self.noise, state.noise)
-        bound = noise.square().view(-1, *[1] * (excess.ndim - 1))
-        kept, after = everyone(excess), list[Compared]()
-        for nu, z, before in zip(self.scales, self.significance, state.scales, strict=True):
-            passed, compared = _not_significantly_worse(excess, nu, z, bound, before)
-            kept = kept & passed
-            after.append(compared)
-        return kept, Evidence(tuple(after), of_noise, state.excess, state.inner)
-
-
-def mixed(inbox: Inbox, of_slots: Table, of_anchor: Float[Tensor, "agent 1"]) -> Models:
-    """Σ_l a_lk θ̂_l and a share of the anchor. Messages come with the agent's own private part, the anchor with its."""
-    anchor, own, shared = inbox.anchor, inbox.own, inbox.rows.shape[1]
-    models = inbox.evaluator.mix(inbox, of_slots) + of_anchor * anchor[:, :shared]
-    if shared == own.shape[1]:
-        return models
-    return torch.cat((models, torch.lerp(own[:, shared:], anchor[:, shared:], of_anchor)), 1)
-
-
-def _not_significantly_worse(
-    excess: Tensor, nu: float, z: float, bound: Tensor, before: Compared
-) -> tuple[Tensor, Compared]:
-    """Whether the smoothed difference is within z standard errors of zero, at one time scale."""
-    mean, smoothed = smooth(excess, nu, before.excess)
-    square, of_square = smooth(excess.square(), nu, Smoothed(before.square, before.excess.mass))
-    variance = bound if nu == 1 else torch.minimum((square - mean.square()).clamp(min=0), bound)
-    slack = z * (variance * concentration(nu, smoothed.mass)).sqrt()
-    return mean <= slack, Compared(smoothed, of_square.total)
-
-
-def _exponential_weights(score: Table, lost: Float[Tensor, "agent 1"]) -> tuple[Float[Tensor, "agent 1"], Table]:
-    """∝ exp(score) over the slots, and over the anchor with score 0. A lost anchor counts only if nobody is kept."""
-    anchor = torch.where(lost & (score > -math.inf).any(1, keepdim=True), -math.inf, 0.0).to(score.dtype)
-    weights = torch.softmax(torch.cat((anchor, score), 1), 1)
-    return weights[:, :1], weights[:, 1:]
+    def _on_leash(
+        self, inbox: Inbox, candidate: Candidate, measure: Measure, unit: Unit, state: Memory
+    ) -> tuple[Models, Float[Tensor, "agent 1"], Leash, Float[Tensor, " agent"]]:
+        """From the anchor towards the candidate: the models, how much of the way, and what is remembered."""
+        anchor, before = inbox.personal
+        step = (anchor - before).square().sum(1)
+        usual = torch.maximum(state.distance, step).mul_(self.reach**2)
+        most = torch.where(state.distance > 0, usual, math.inf)
+        towards, share, distance = within_reach(candidate.models, anchor, most)
+        both = torch.stack((torch.lerp(anchor, towards, 0.5), towards), 1)
+        excess = measure.excess(inbox.model.judge(both, inbox.samples[self.judge]))
+        # A comparison with nan is false. A candidate that is too bad to go to counts against later ones.
+        fine, too_bad = (excess <= self.sudden).all(1, keepdim=True), (self.sudden / 2, self.sudden)
+        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device)) * candidate.anyone
+        w, leash = pull(excess[:, 0], excess[:, 1], self.leash, self.trust, state.leash)
+        usable = fine & candidate.anyone
+        w = w[:, None] * usable
+        distance = state.distance.lerp(distance, newest(unit.rounds, DISTANCE_FORGETS))
+        distance = torch.where(usable[:, 0], distance, state.distance)
+        return torch.where(usable, torch.lerp(anchor, towards, w), anchor), w * share, leash, distance

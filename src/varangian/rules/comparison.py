@@ -1,0 +1,93 @@
+"""Comparisons of neighbours with a reference, on the same samples, over several lengths of memory.
+
+Paired differences are smoothed. Their mean is evidence only as far as it exceeds its standard error.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.rules.evidence import Kept, Table
+
+Series = Float[Tensor, "agent slot memory"]
+"""One number per neighbour and length of memory."""
+PerAgent = Float[Tensor, " agent"]
+
+LARGEST = 5.0
+"""A difference counts as this much at most. So one bad round is not remembered for ever."""
+
+
+class Unit(NamedTuple):
+    """The smoothed loss of each agent's anchor: the unit of all differences. No message can change it."""
+
+    rounds: PerAgent
+    loss: PerAgent
+
+    @staticmethod
+    def start(agents: PerAgent) -> Unit:
+        return Unit(torch.zeros_like(agents), torch.zeros_like(agents))
+
+
+def newest(rounds: PerAgent, least: float) -> PerAgent:
+    """max(ν, 4 / (t + 3)): the weight of the newest of t rounds in an average. The first rounds are soon forgotten."""
+    return (rounds + 3).reciprocal_().mul_(4).clamp_(min=least)
+
+
+def unit_after(loss: PerAgent, known: Tensor, before: Unit, forgetting: float) -> Unit:
+    """The unit with the anchor's loss of this round in it. A round with no known loss changes nothing."""
+    rounds = before.rounds + known
+    new = before.loss.lerp(loss.abs(), newest(rounds, forgetting))
+    return Unit(rounds, torch.where(known, new, before.loss))
+
+
+class Compared(NamedTuple):
+    """Smoothed differences to a reference, one series per length of memory."""
+
+    times: Table
+    """How often each neighbour was compared."""
+    mean: Series
+    variance: Series
+
+    @staticmethod
+    def start(table: Table, series: int) -> Compared:
+        """Before the first comparison. Tables are stored series by series and slot by slot, as losses are."""
+        blank = table.new_zeros(series, *table.T.shape).permute(2, 1, 0)
+        return Compared(blank[:, :, 0].clone(), blank, blank.clone())
+
+
+def compare(
+    differences: Series, seen: Kept, memories: Float[Tensor, " memory"], before: Compared
+) -> tuple[Series, Compared]:
+    """Smooth the differences. Returns the weight p of the newest one, and what is remembered.
+
+    After n comparisons, p = max(ν, 1 / n): a plain mean at first, later a moving average. The squared weights of such a
+    mean add up to at most p. So its standard error is at most √(p · variance) for independent differences.
+    """
+    heard = seen.to(differences.dtype)
+    times = before.times + heard
+    pace = torch.maximum((heard / times.clamp(min=1))[:, :, None], memories * heard[:, :, None])
+    change = differences.clamp(-LARGEST, LARGEST).sub_(before.mean)
+    step = pace * change
+    # Welford's recursion: the variance is no difference of large squares, and never negative.
+    variance = before.variance.addcmul(step, change).mul_(1 - pace)
+    return pace, Compared(times, step.add_(before.mean), variance)
+
+
+def not_significantly_worse(pace: Series, compared: Compared, significance: Float[Tensor, " memory"]) -> Kept:
+    """Whether each mean is at most z standard errors above zero, with every length of memory.
+
+    In the unit of the anchor's loss, a variance counts as 1 at most: senders cannot hide behind swings of their loss.
+    """
+    slack = compared.variance.clamp(max=1).mul_(pace).sqrt_().mul_(significance)
+    return (compared.mean <= slack).all(2)
+
+
+@lru_cache(maxsize=64)
+def constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Float[Tensor, " memory"]:
+    """One number per length of memory."""
+    return torch.tensor(values, dtype=dtype, device=device)
