@@ -82,3 +82,30 @@ def test_an_interrupt_at_any_stage_says_how_to_go_on(
     assert said.err == f"varangian: interrupted; go on with: {again}\n"
     if stage == "varangian.experiments.cells.simulate":
         assert varangian_("run", *ONE, "-q") == Said(130, "", "varangian: interrupted\n")
+
+
+LAST = {
+    "figures": ("run", "varangian.report.folder.draw_figures"),
+    "page": ("run", "varangian.report.folder.write_page"),
+    "moving": ("run", "varangian.experiments.run_folder._flush"),
+    "heat map": ("tournament", "varangian.report.tournament.draw_heatmap"),
+}
+
+
+@pytest.mark.parametrize("writing", LAST)
+def test_an_interrupt_of_the_last_writing_loses_nothing(
+    writing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, where = LAST[writing]
+    rules = ("--rule", "average") if command == "run" else ("--rules", "average", "--attacks", "silent", "--jobs", 1)
+    args = (*SMALL, *rules, "--byzantine", 2, "--seeds", 1, "--out", tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+        patch.setattr(where, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+        said = varangian_(command, *args)
+        assert said.status == 130 and "interrupted" in said.err and "Traceback" not in said.err
+    # Nothing is computed again.
+    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+    monkeypatch.setattr(f"varangian.experiments.{'cells' if command == 'run' else 'tournament.run'}.simulate", None)
+    assert varangian_(command, *args, "--resume").status == 0
+    assert (tmp_path / "run" / ("summary.csv" if command == "run" else "tournament.png")).exists()

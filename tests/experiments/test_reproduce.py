@@ -73,3 +73,9 @@ def test_sample_digits_say_what_they_are(
     assert greys == [51, 255]
     assert titles[0] == "Group 1: MNIST" and titles[1].startswith("Group 2: ") and named in titles[1]
     assert (tmp_path / "figures" / "figure-7.png").exists()
+
+
+def test_one_seed_has_no_spread() -> None:
+    assert reproduce._shown(np.array([0.912]), "accuracy") == "91.2 %"
+    assert reproduce._shown(np.array([0.912, 0.912]), "accuracy") == "91.2 ± 0.0 %"
+    assert reproduce._shown(np.array([0.0153]), "loss") == "0.0153"

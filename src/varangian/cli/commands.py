@@ -20,6 +20,7 @@ from varangian.cli.signals import terminate_is_interrupt
 from varangian.cli.tournament import tournament
 from varangian.core.errors import BadInput
 from varangian.core.version import __version__
+from varangian.report.plain_text import never_fail
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,6 +44,8 @@ def main() -> None:
     Bad input prints one line and exits with status 2. An interrupt (Ctrl-C or SIGTERM) exits with 130, a full disk
     with 1.
     """
+    for stream in (sys.stdout, sys.stderr):
+        never_fail(stream)
     try:
         with terminate_is_interrupt():
             # Typer returns a status if a command ended early, also after an interrupt. Otherwise it returns None.

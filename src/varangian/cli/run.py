@@ -98,6 +98,9 @@ def run(
     asked = asked_for(what, rule, attack, byzantine, seeds, rounds, set_, options, cluster)
     plan = experiments.config.plan_for(**asked)
     experiments.config.check(plan)
+    if not plan.study.attacks and plan.attacks == ("silent",) and any(plan.byzantine) and not (quiet or attack):
+        silent = f"{plan.study.name} names no attack, so Byzantine agents are silent; choose one with --attack"
+        print(f"varangian: {silent}", file=sys.stderr)
     try:
         port = live_port or 0 if live or live_port is not None else None
         _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster)

@@ -9,10 +9,11 @@ from typing import Any, Unpack
 import numpy as np
 import xarray as xr
 
-from varangian.core.errors import unknown
+from varangian.core.errors import BadInput, unknown
 from varangian.engine import results
 from varangian.engine.options import RunSettings
 from varangian.experiments.config import DEFAULT_RULES, Plan, plan_for
+from varangian.experiments.spec import is_place
 
 PAPER = ("target-localization", "human-activity", "digits")
 
@@ -56,6 +57,8 @@ FAST: dict[str, dict[str, Any]] = {
 def plan_of(study: str, fast: bool, **options: Unpack[RunSettings]) -> Plan:
     """The plan of a study: all rules, all numbers of Byzantine agents, 5 seeds (3 for digits). `fast` reduces these."""
     known = (*PAPER, "school")
+    if is_place(study.partition(":")[0]):
+        raise BadInput(f"reproduce makes the figures of the paper's studies; use: varangian run {study}")
     if study not in known:
         raise unknown("study", study, known)
     short = FAST.get(study, {}) if fast else {}
@@ -104,5 +107,8 @@ def by_seed(cell: xr.Dataset, metric: str, group: int | None = None) -> np.ndarr
 
 
 def _shown(values: np.ndarray[Any, Any], metric: str) -> str:
-    mean, spread = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return f"{100 * mean:.1f} ± {100 * spread:.1f} %" if "accuracy" in metric else f"{mean:.3g} ± {spread:.1g}"
+    percent = "accuracy" in metric
+    mean = f"{100 * float(values.mean()):.1f}" if percent else f"{float(values.mean()):.3g}"
+    spread = float(values.std(ddof=1)) if len(values) > 1 else None  # one seed says nothing about others
+    error = "" if spread is None else f" ± {100 * spread:.1f}" if percent else f" ± {spread:.1g}"
+    return mean + error + (" %" if percent else "")

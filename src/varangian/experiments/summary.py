@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,20 @@ PREFERRED = ("regret", "accuracy", "rmse", "test_loss", "loss")
 """Metrics to compare rules by, the best first."""
 
 
-def headline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The metric to compare rules by. Exact metrics are preferred to estimates."""
-    return next(metric for metric in PREFERRED if f"{metric}_mean" in rows[0])
+def headline(rows: Sequence[Mapping[str, Any]], own: str = "") -> str:
+    """The metric to compare rules by: the study's own, if it was measured, or the first of the preferred ones."""
+    return first_metric([name.removesuffix("_mean") for name in rows[0] if name.endswith("_mean")], own)
+
+
+def first_metric(measured: Collection[str], own: str = "") -> str:
+    """The study's own metric, or the first of the preferred ones. Regret is the loss, but exact.
+
+    >>> first_metric(["loss", "accuracy", "f1"], own="f1"), first_metric(["loss", "regret"], own="loss")
+    ('f1', 'regret')
+    """
+    if own in measured and not (own == "loss" and "regret" in measured):
+        return own
+    return next(metric for metric in PREFERRED if metric in measured)
 
 
 def summary_rows(metrics: xr.Dataset) -> Iterator[dict[str, Any]]:

@@ -72,6 +72,17 @@ def earlier_files(folder: Path) -> list[str]:
     return [name for name in names if (folder / name).exists()]
 
 
+def _check_page(path: Path) -> None:
+    """Whether a page may be written here: not over another kind of file, nor in the place of a run's other files."""
+    run_file = {"config.toml", *(name for names in FINISHED.values() for name in names)}
+    try:
+        there = path.read_bytes()[:9].lower() if path.is_file() else b"<!doctype"
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    if path.name in run_file or there not in (b"<!doctype", b""):
+        raise BadInput(f"{path} is not a report, and a report would replace it; name another file, such as report.html")
+
+
 def report(folders: Sequence[Path], out: Path | None = None) -> list[Path]:
     """Make the report of one folder again, or a report that compares several; returns the files written.
 
@@ -84,6 +95,8 @@ def report(folders: Sequence[Path], out: Path | None = None) -> list[Path]:
         recover(folder)
     runs = read_runs(folders)
     path = out if out is not None else folders[0] / "report.html"
+    if out is not None:
+        _check_page(out)
     written = [path]
     try:
         with writing(folders[0]) if out is None else nullcontext():

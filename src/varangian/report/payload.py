@@ -123,7 +123,7 @@ def main_metric(run: Run) -> str:
         return str(named)
     rows = run.rows
     try:
-        return headline(rows)
+        return headline(rows, "" if run.metrics is None else str(run.metrics.attrs.get("metric", "")))
     except StopIteration:
         return next(name.removesuffix("_mean") for name in rows[0] if name.endswith("_mean") or name in UNWEIGHED)
 

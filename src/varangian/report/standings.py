@@ -9,6 +9,7 @@ from typing import Any
 
 from varangian.attacks.base import in_words
 from varangian.experiments.tournament.standings import REFERENCE, Outcome, Panel, Standings
+from varangian.report.plain_text import plain
 
 
 def csv_rows(standings: Standings) -> Iterator[dict[str, Any]]:
@@ -66,7 +67,7 @@ def relative(standings: Standings, outcome: Outcome) -> str:
     if harm == math.inf:
         return "not finite"
     if standings.scale.in_points:
-        return f"{-harm:+.1f}".replace("-", "−") if abs(harm) >= 0.05 else "±0.0"
+        return f"{-harm:+.1f}".replace("-", "−") if abs(harm) >= 0.05 else "0.0"
     return f"{compact(outcome.ratio)}×"
 
 
@@ -120,10 +121,11 @@ def markdown(standings: Standings) -> str:
     """One table per number of Byzantine agents: rules by their worst case, attacks by their knowledge and harm."""
     scale = standings.scale
     unit = " in percent" if scale.in_points else ""
+    error = f" ± standard error over {standings.seeds} seeds" if standings.seeds > 1 else ", one seed"
     parts = [
         f"# Tournament: {standings.study}",
-        f"{standings.metric.capitalize()}{unit} after {standings.rounds} rounds, mean over normal agents ± standard "
-        f"error over {standings.seeds} seeds. Rules stand in the order of their worst case, the best first; attacks in "
+        f"{standings.metric.capitalize()}{unit} after {standings.rounds} rounds, mean over normal agents{error}. "
+        "Rules stand in the order of their worst case, the best first; attacks in "
         "groups by what they know, and in the order of the harm they do, the most harmful first. The last column "
         "compares with no cooperation: "
         + ("points won or lost." if scale.in_points else "a factor, below 1 being better."),
@@ -172,7 +174,7 @@ def print_standings(standings: Standings) -> None:
     console = Console(width=None if sys.stdout.isatty() else 10_000)
     styles = {"better": "green", "breaks": "red", "worse": "yellow"}
     for panel in standings.panels:
-        title = f"{standings.study}, {place(standings, panel)}: {standings.metric} at the end, {standings.seeds} seeds"
+        title = f"{standings.study}, {place(standings, panel)}: {standings.metric} at the end, {_seeds(standings)}"
         shown = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
         calm = panel.byzantine > 0 and standings.at(REFERENCE, "", 0) is not None
         levels = {f"knowing {group.title}": group.knowledge for group in panel.levels}
@@ -196,9 +198,13 @@ def print_standings(standings: Standings) -> None:
             line += [_mean(standings, worst), relative(standings, worst) if worst else ""]
             style = next((style for start, style in styles.items() if verdict.startswith(start)), "")
             bold = "bold" if rule == REFERENCE else ""
-            shown.add_row(*(Text(text, bold) for text in line), Text(verdict, style or bold))
+            shown.add_row(*(Text(plain(text, console.encoding), bold) for text in line), Text(verdict, style or bold))
         console.print(shown)
         console.print()
+
+
+def _seeds(standings: Standings) -> str:
+    return f"{standings.seeds} seed{'s' * (standings.seeds != 1)}"
 
 
 def _mean(standings: Standings, outcome: Outcome | None) -> str:

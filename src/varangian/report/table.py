@@ -13,6 +13,7 @@ import xarray as xr
 
 from varangian.engine.results import UNWEIGHED, higher_is_better
 from varangian.experiments.summary import headline
+from varangian.report.plain_text import plain
 
 Row = dict[str, Any]
 ALONE = "alone"
@@ -139,18 +140,20 @@ def print_table(metrics: xr.Dataset, rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    metric = headline(rows)
+    metric = headline(rows, str(metrics.attrs.get("headline") or metrics.attrs.get("metric", "")))
     heads, cells, best = table(rows, metric)
     title = f"{metrics.attrs['study']}: {metric} at the end, mean over normal agents (worst agent), {seeds_of(metrics)}"
     shown = Table(title=title, title_justify="left")
     shown.add_column("rule", no_wrap=True)
     for head in heads:
         shown.add_column(head, justify="right")
-    for i, line in enumerate(cells):
+    # Do not wrap lines in a file.
+    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    for i, row in enumerate(cells):
+        line = [plain(text, console.encoding) for text in row]
         marked = [Text(text, "bold" if (i, j) in best else "") for j, text in enumerate(line[1:])]
         shown.add_row(Text(line[0]), *marked)
-    # Do not wrap lines in a file.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(shown)
+    console.print(shown)
     _print_exchange(metrics)
 
 

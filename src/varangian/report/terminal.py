@@ -24,7 +24,7 @@ from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.experiments.cells import Cell, cells, count_of
 from varangian.experiments.config import Plan
-from varangian.experiments.summary import PREFERRED, headline
+from varangian.experiments.summary import PREFERRED, first_metric, headline
 from varangian.report.table import number
 
 LOOK = 0.5
@@ -43,7 +43,7 @@ class Terminal:
         self.console = console or Console(stderr=True)
         self.latest: dict[tuple[str, str], str] = {}
         """The metric of every rule in every scenario, if it is known yet."""
-        self.metric = ""
+        self.metric, self.own = "", plan.study.metric
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console)
         self.of_cell = plan.study.rounds * plan.seeds
@@ -88,7 +88,7 @@ class Terminal:
             else:
                 self.bar.update(self.task, completed=self.done)
             rows: list[dict[str, Any]] = list(results.summary(result))
-            self.metric = headline(rows)
+            self.metric = headline(rows, self.own)
             known = [row[f"{self.metric}_mean"] for row in rows]
             self.latest[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
 
@@ -129,7 +129,8 @@ class Rounds:
         self.seen = time.perf_counter()
         terminal.bar.update(terminal.task, description=f"{self.cell}: round {state.round} of {self.rounds}")
         known = {**recorder.streaming, **recorder.held_out}
-        metric = next((name for name in PREFERRED if known.get(name)), None)
+        measured = [name for name, rows in known.items() if rows]
+        metric = first_metric(measured, terminal.own) if {*measured} & {*PREFERRED, terminal.own} else None
         if metric is not None and bool((normal := world.is_normal[:, 0]).any()):
             terminal.metric = metric
             mean = float(torch.mean(known[metric][-1][normal].double()))

@@ -204,7 +204,7 @@ def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
     measured = next((rows for rows in alone.values() if rows), None)
     if measured is None:
         raise BadInput(f"no cooperation gives no result: {next(iter(done.values())).problem}")
-    metric = headline(measured)
+    metric = headline(measured, plan.study.metric)
     outcomes: list[Outcome] = []
     for cell in contest.cells:
         played, count = done[cell], counts[cell.byzantine]
