@@ -16,6 +16,8 @@ PACKAGE = ROOT / "src" / "varangian"
 
 LATE = {
     "fcntl",
+    "mlflow",
+    "wandb",
     "h5netcdf",
     "h5py",
     "matplotlib",

@@ -13,6 +13,7 @@ from varangian.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from varangian import attacks as attacks
+    from varangian import report as report
     from varangian import robust as robust
     from varangian import rules as rules
     from varangian import studies as studies
@@ -60,6 +61,7 @@ _MODULES = {
     "data": "studies.data",
     "engines": "engine.cluster",
     "optimisers": "core.optimisers",
+    "report": "report",
     "robust": "robust",
     "rules": "rules",
     "studies": "studies",

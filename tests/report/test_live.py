@@ -221,7 +221,7 @@ def test_elsewhere_a_cell_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_tensorboard_one_line_says_so_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("varangian.report.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("varangian.report.scalars.find_spec", lambda name: None)
     assert varangian(*ONE, "--tensorboard", "--out", tmp_path / "run", monkeypatch=monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install tensorboard" in line

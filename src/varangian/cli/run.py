@@ -91,7 +91,7 @@ def run(
     if tensorboard and out is None:
         raise BadInput("--tensorboard needs --out, the folder to write to")
     if tensorboard:
-        report.tensorboard.check_installed()
+        report.scalars.check_installed("tensorboard", "tensorboard")
     if options.get("save_models") and out is None:
         raise BadInput("--save-models needs --out, the folder to write to")
     look_for_data_in(data)

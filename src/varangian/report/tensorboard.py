@@ -4,81 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 import xarray as xr
-from torch import Tensor
 
-from varangian.core.errors import BadInput
 from varangian.engine.callbacks import Callback
-from varangian.engine.recorder import Recorder
-from varangian.engine.results import UNWEIGHED, higher_is_better
-from varangian.engine.state import State
-from varangian.engine.world import World
 from varangian.experiments.cells import Cell
-
-POINTS = 500
-"""About how many rounds of a run are written. Reading a number makes a GPU wait, so there should be few."""
-
-
-def check_installed() -> None:
-    if find_spec("tensorboard") is None:
-        raise BadInput("--tensorboard needs the package tensorboard; install it with: pip install tensorboard")
+from varangian.report.scalars import Log, Scalars
 
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """Follows a sweep. Writes one folder per cell: mean and worst over normal agents, for every seed."""
+    """Follows a sweep. Writes one folder per cell and seed: mean and worst over normal agents."""
 
     folder: Path
 
     def begin(self, cell: Cell) -> Sequence[Callback]:
-        return [Scalars(self.folder / cell.key)]
+        return [self.run(cell.key)]
+
+    def run(self, name: str) -> Scalars:
+        """A callback for `simulate` that writes below the folder `name`."""
+        return Scalars(lambda seed, done: self._opened(name, seed, done))
+
+    def _opened(self, name: str, seed: int, done: int) -> Log:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # A resumed run replaces what an earlier attempt wrote for later rounds.
+        return _Board(SummaryWriter(str(self.folder / name / f"seed-{seed}"), purge_step=done + 1 if done else None))
 
     def follow(self, running: Mapping[Cell, int]) -> None: ...
 
     def finish(self, cell: Cell, result: xr.Dataset) -> None: ...
 
 
-@dataclass
-class Scalars:
-    """Writes the metrics of one cell: streaming metrics at some rounds, held-out metrics after every evaluation."""
+@dataclass(frozen=True)
+class _Board:
+    writer: Any
 
-    folder: Path
-    writers: Sequence[Any] = ()
-    rounds: int = 0
+    def write(self, values: Mapping[str, float], round: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, round)
 
-    def start(self, world: World, state: State, rounds: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.rounds = rounds
-        # A resumed run replaces what an earlier attempt wrote for later rounds.
-        purge = state.round + 1 if state.round else None
-        self.writers = [SummaryWriter(str(self.folder / f"seed-{seed}"), purge_step=purge) for seed in world.seeds]
-
-    def round(self, world: World, state: State, recorder: Recorder) -> None:
-        done = state.round
-        if recorder.rounds[-1:] == [done] and (done % max(1, self.rounds // POINTS) == 0 or done == self.rounds):
-            self._write(world, recorder.streaming, done)
-        if recorder.evaluated[-1:] == [done]:
-            self._write(world, recorder.held_out, done)
-
-    def _write(self, world: World, columns: Mapping[str, Sequence[Tensor]], done: int) -> None:
-        normal = world.is_normal.view(len(self.writers), -1)
-        for name, rows in columns.items():
-            values = rows[-1].view(len(self.writers), -1).double()
-            means = torch.where(normal, values, 0).sum(1) / normal.sum(1)
-            least = higher_is_better(name)
-            of_normal = torch.where(normal, values, torch.inf if least else -torch.inf)
-            worst = of_normal.amin(1) if least else of_normal.amax(1)
-            for writer, mean, extreme in zip(self.writers, means.tolist(), worst.tolist(), strict=True):
-                writer.add_scalar(f"{name}/mean", mean, done)
-                if name not in UNWEIGHED:
-                    writer.add_scalar(f"{name}/worst", extreme, done)
-
-    def end(self, world: World, state: State) -> None:
-        for writer in self.writers:
-            writer.close()
+    def close(self, finished: bool) -> None:
+        self.writer.close()
