@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from varangian.agent import logs as logs
     from varangian.agent import start as start
     from varangian.agent import terminal as terminal
+    from varangian.agent import watch as watch
 
-__all__ = ["config", "fleet", "keys", "logs", "start", "terminal"]
+__all__ = ["config", "fleet", "keys", "logs", "start", "terminal", "watch"]
 _NEEDED = {"cryptography", "prometheus_client", "zenoh"}
 _get, __dir__ = lazy(__name__, modules={name: name for name in __all__})
 

@@ -19,6 +19,8 @@ from typing import Literal
 
 import torch
 import xarray as xr
+from jaxtyping import Int
+from torch import Tensor
 
 from varangian.agent import keys
 from varangian.agent.byzantine import check_attack
@@ -31,7 +33,7 @@ from varangian.agent.record import FleetRecord, Tail
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
-from varangian.core.scene import choose_byzantine
+from varangian.core.scene import Scene, choose_byzantine
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan
 from varangian.experiments.spec import settings_of
@@ -45,6 +47,7 @@ PATIENCE = 10.0
 """Seconds that a process has to end by itself."""
 
 Watch = Callable[[FleetRecord], None]
+Life = Callable[[Path, Path, Treason | None], None]
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,15 @@ class Fleet:
 
     members: Sequence[Member]
     record: FleetRecord
+    life: Life
+    """What each process does."""
     _context: ForkServerContext
 
     def start(self, member: Member) -> None:
         """Start the process of a member, or start it again."""
         path = member.tail.path
         process = self._context.Process(
-            target=run_member, args=(member.config, path, member.treason), name=member.name, daemon=True
+            target=self.life, args=(member.config, path, member.treason), name=member.name, daemon=True
         )
         process.start()  # interrupted in here, a process that is not known yet ends with this one
         member.process = process
@@ -143,14 +148,24 @@ def fly(plan: Plan, options: FleetOptions, watch: Watch = lambda record: None) -
 
 
 @contextmanager
-def launched(plan: Plan, options: FleetOptions) -> Iterator[Fleet]:
-    """Start all processes of a fleet, and end them at the end of the block, whatever happens in it."""
+def launched(
+    plan: Plan,
+    options: FleetOptions,
+    change: Callable[[AgentConfig], AgentConfig] = lambda config: config,
+    life: Life = run_member,
+) -> Iterator[Fleet]:
+    """Start all processes of a fleet, and end them at the end of the block, whatever happens in it.
+
+    Args:
+        plan: The study, one rule, one attack, and one number of Byzantine agents.
+        options: How the fleet runs.
+        change: Changes the configuration of an agent before it is written.
+        life: What each process does. It must be importable.
+    """
     check_fleet(plan, options)
     scene = plan.study.scene(options.seed)
-    agents = scene.task.agents
-    byzantine = choose_byzantine(plan.byzantine[0], scene, Draws.of(options.seed, agents))
-    names = [f"agent-{number}" for number in range(agents)]
-    is_byzantine = torch.zeros(agents, dtype=torch.bool).index_fill(0, byzantine, True)
+    byzantine, names = _byzantine(plan, options, scene), _names(scene.task.agents)
+    is_byzantine = torch.zeros(len(names), dtype=torch.bool).index_fill(0, byzantine, True)
     record = FleetRecord(names, scene, is_byzantine, options.seed, plan.study.rounds)
     treason = Treason(plan, plan.attacks[0], tuple(byzantine.tolist()), options.hostile)
     context = multiprocessing.get_context("forkserver")
@@ -158,16 +173,31 @@ def launched(plan: Plan, options: FleetOptions) -> Iterator[Fleet]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="varangian-fleet-")))
         assert isinstance(scene.graph, Graph)
-        configs = configurations(plan, options, scene.graph, folder)
+        configs = configurations(plan, options, scene.graph, folder, change)
         members = [
             Member(name, path, treason if bad else None, Tail(path.with_suffix(".log")))
             for name, path, bad in zip(names, configs, is_byzantine.tolist(), strict=True)
         ]
-        fleet = Fleet(members, record, context)
+        fleet = Fleet(members, record, life, context)
         stack.callback(fleet.end)
         for member in members:
             fleet.start(member)
         yield fleet
+
+
+def names_of(plan: Plan, options: FleetOptions) -> tuple[list[str], frozenset[str]]:
+    """The names of all agents, and of those that are Byzantine."""
+    scene = plan.study.scene(options.seed)
+    names = _names(scene.task.agents)
+    return names, frozenset(names[number] for number in _byzantine(plan, options, scene).tolist())
+
+
+def _names(agents: int) -> list[str]:
+    return [f"agent-{number}" for number in range(agents)]
+
+
+def _byzantine(plan: Plan, options: FleetOptions, scene: Scene) -> Int[Tensor, " byzantine"]:
+    return choose_byzantine(plan.byzantine[0], scene, Draws.of(options.seed, scene.task.agents))
 
 
 def check_fleet(plan: Plan, options: FleetOptions) -> None:
@@ -187,11 +217,25 @@ def check_fleet(plan: Plan, options: FleetOptions) -> None:
         raise BadInput(f"the graph of {plan.study.name} changes from round to round, but agents have fixed neighbours")
 
 
-def configurations(plan: Plan, options: FleetOptions, graph: Graph, folder: Path) -> list[Path]:
-    """Fresh keys and an `agent.toml` for every agent. Links go both ways, because a session does."""
+def configurations(
+    plan: Plan,
+    options: FleetOptions,
+    graph: Graph,
+    folder: Path,
+    change: Callable[[AgentConfig], AgentConfig] = lambda config: config,
+) -> list[Path]:
+    """Fresh keys and an `agent.toml` for every agent, in a folder.
+
+    Args:
+        plan: The study and the rule.
+        options: How the fleet runs.
+        graph: Who hears whom.
+        folder: Where to write.
+        change: Changes the configuration of an agent before it is written.
+    """
     authority = folder / "authority"
     keys.create_authority(authority)
-    names = [f"agent-{number}" for number in range(graph.agents)]
+    names = _names(graph.agents)
     ports = free_ports(graph.agents)
     heard = [set(graph.neighbours(number)) for number in range(graph.agents)]
     settings = {name: value for name, value in settings_of(plan.study).items() if value is not None}
@@ -223,7 +267,7 @@ def configurations(plan: Plan, options: FleetOptions, graph: Graph, folder: Path
             limits=options.limits,
         )
         paths.append(folder / f"{name}.toml")
-        paths[-1].write_text(as_toml(config), encoding="utf-8")
+        paths[-1].write_text(as_toml(change(config)), encoding="utf-8")
     return paths
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from varangian.agent import zenoh_log
-from varangian.agent.config import AgentConfig, rule_of, share_of
+from varangian.agent.config import AgentConfig, host_and_port, read_config, rule_of, share_of
 from varangian.agent.envelope import OVERHEAD, Verifier, seal
 from varangian.agent.identity import Identity
 from varangian.agent.logs import log_round
@@ -107,6 +107,20 @@ def status_of(config: AgentConfig) -> dict[str, Any]:
         return {"running": True, **answered}
     round = last_round(folder)
     return {"running": False, "agent": config.name, "round": None if round < 0 else round}
+
+
+def metrics_address(text: str) -> str:
+    """Where an agent serves its metrics, from that address itself or from the agent's configuration."""
+    if not text.endswith(".toml"):
+        host_and_port(text, "the address of an agent's metrics")
+        return text
+    config = read_config(Path(text))
+    try:
+        return (config.path(config.state) / ADDRESS).read_text(encoding="ascii")
+    except OSError:
+        if config.metrics == UNUSED:
+            raise BadInput(f'{text} serves no metrics; give it a line such as metrics = "127.0.0.1:9464"') from None
+        return config.metrics
 
 
 def identity_of(config: AgentConfig) -> Identity:

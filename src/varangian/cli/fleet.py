@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +17,8 @@ from varangian.cli.options import Data, Overwrite, Quiet, Settings, look_for_dat
 from varangian.core.errors import BadInput
 
 if TYPE_CHECKING:
+    from varangian.agent.fleet import FleetOptions, Watch
+    from varangian.agent.record import FleetRecord
     from varangian.experiments.config import Plan
     from varangian.experiments.run_folder import RunFolder
 
@@ -47,6 +52,8 @@ def up(
     ] = "float32",
     data: Data = None,
     overwrite: Overwrite = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve a page about the fleet while it runs.")] = False,
+    live_port: Annotated[int | None, typer.Option(help="The port of that page. By default a free one.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Start one process per agent, with fresh keys, and let them learn from each other until all rounds are finished.
@@ -66,8 +73,13 @@ def up(
     with ExitStack() as stack:
         place = stack.enter_context(experiments.run_folder.opened(out, plan, overwrite=overwrite))
         try:
-            with nullcontext(_nothing) if quiet else processes.terminal.Shown(plan.study.rounds) as watch:
-                metrics = processes.fleet.fly(plan, options, watch)
+            watchers: list[Watch] = []
+            with ExitStack() as shown:
+                if live or live_port is not None:
+                    watchers.append(shown.enter_context(_page(plan, options, live_port or 0)))
+                if not quiet:
+                    watchers.append(shown.enter_context(processes.terminal.Shown(plan.study.rounds)))
+                metrics = processes.fleet.fly(plan, options, lambda record: _tell(watchers, record))
         except BaseException:
             _forget(place)
             raise
@@ -105,12 +117,49 @@ def _plan(
     return plan
 
 
+@contextmanager
+def _page(plan: Plan, options: FleetOptions, port: int) -> Iterator[Watch]:
+    """A page about the fleet. At the end it stays for a moment, so that open pages get the last state."""
+    names, byzantine = processes.fleet.names_of(plan, options)
+    view = processes.watch.FleetView(f"A fleet on {plan.study.name}", names, byzantine)
+    with processes.watch.page_server(view, port) as server:
+        print(f"Follow the fleet at {server.url}", file=sys.stderr, flush=True)
+        yield processes.watch.followed(view)
+        time.sleep(2 * processes.watch.EVERY)
+
+
+@app.command("watch")
+def watch(
+    agents: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOST:PORT|agent.toml…", help="Where agents serve their metrics, or their configurations."
+        ),
+    ],
+    port: Annotated[int, typer.Option(help="The port of the page. By default a free one.")] = 0,
+) -> None:
+    """Serve a page about running agents on this machine, until Ctrl-C.
+
+    It asks every agent once a second. Agents on other machines serve their metrics only there: forward their ports, for
+    example with SSH.
+
+        varangian fleet watch 127.0.0.1:9464 127.0.0.1:9465
+    """
+    addresses = [processes.start.metrics_address(text) for text in agents]
+    view = processes.watch.FleetView("A fleet", list(addresses))
+    with processes.watch.page_server(view, port) as server, processes.start.stopped_by_signals() as stop:
+        print(f"Follow the fleet at {server.url}", file=sys.stderr, flush=True)
+        processes.watch.ask(view, addresses, stop)
+
+
+def _tell(watchers: Sequence[Watch], record: FleetRecord) -> None:
+    for one in watchers:
+        one(record)
+
+
 def _forget(place: RunFolder) -> None:
     """Leave the run folder as it was: a fleet cannot be resumed."""
     place.discard()
     config = place.folder / "config.toml"
     if not (place.folder / "metrics.nc").exists() and config.read_text(encoding="utf-8") == place.text:
         config.unlink()
-
-
-def _nothing(record: object) -> None: ...

@@ -40,23 +40,23 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
 
 def page(tree: dict[str, Any], live: bool = False) -> str:
     """The page that shows a tree. Only a live page may connect to a server, and only to the one it came from."""
-    code = "(() => {\n'use strict';\n" + "\n".join(map(_static, SCRIPTS)) + "})();"
+    code = "(() => {\n'use strict';\n" + "\n".join(map(static_text, SCRIPTS)) + "})();"
     plotly, hash_of_plotly = _plotly()
     # The browser runs only scripts with these two hashes, even if other scripts get into the page.
     policy = {
         "default-src": "'none'",
-        "script-src": f"'sha256-{_hash(code)}' 'sha256-{hash_of_plotly}'",
+        "script-src": f"'sha256-{hash_of(code)}' 'sha256-{hash_of_plotly}'",
         "style-src": "'unsafe-inline'",
         "img-src": "data: blob:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",
     }
-    return Template(_static("page.html")).substitute(
+    return Template(static_text("page.html")).substitute(
         policy="; ".join(f"{name} {value}" for name, value in policy.items()),
         title=escape(", ".join(dict.fromkeys(run["study"] for run in tree["runs"])) or "A run that has just begun"),
         about=escape(", ".join(run["name"] for run in tree["runs"])),
-        style=_static("page.css"),
+        style=static_text("page.css"),
         table="\n".join(_table(tree, number) for number in range(len(tree["runs"]))),
         version=escape(__version__),
         data=packed(tree),
@@ -92,7 +92,8 @@ def _entry(texts: dict[str, Any] | None) -> str:
 
 
 @cache
-def _static(name: str) -> str:
+def static_text(name: str) -> str:
+    """A file of the page."""
     return (files("varangian.report") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -102,8 +103,9 @@ def _plotly() -> tuple[str, str]:
     from plotly.offline import get_plotlyjs
 
     source: str = get_plotlyjs()
-    return deflated(source.encode("utf-8")), _hash(source)
+    return deflated(source.encode("utf-8")), hash_of(source)
 
 
-def _hash(script: str) -> str:
+def hash_of(script: str) -> str:
+    """The hash by which a page allows a browser to run a script."""
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
