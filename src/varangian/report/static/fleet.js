@@ -46,7 +46,7 @@ function drawNetwork(fleet) {
       return [agent.name, [middle + radius * Math.cos(angle), middle + radius * Math.sin(angle)]];
     }),
   );
-  const drawing = made("svg", { viewBox: `0 0 ${size} ${size}`, style: "max-width: 44rem" });
+  const drawing = made("svg", { viewBox: `0 0 ${size} ${size}` });
   for (const agent of fleet.agents)
     for (const [other, weight] of Object.entries(agent.weights || {})) {
       if (other === agent.name || !(other in place)) continue;
