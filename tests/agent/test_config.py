@@ -90,7 +90,7 @@ def test_a_configuration_is_written_as_it_is_read(tmp_path: Path) -> None:
         ('name = "b"\n' + "[task]\n", "agent needs a value for keys"),
         (BASIC + "[task]\n", "either make, a function of your own, or study"),
         (BASIC + '[task]\nmake = "own.py:nothing"\n', "names no function"),
-        (BASIC + '[task]\nmake = "none.py:task"\n', "cannot be imported"),
+        (BASIC + '[task]\nmake = "none.py:task"\n', "there is no file none.py"),
         (BASIC + '[task]\nmake = "own.py:wrong"\n', "returned str, but an agent learns a varangian.Task"),
         (BASIC + '[task]\nmake = "own.py:two"\n', "task of one agent, but this task has 2"),
         (BASIC + '[task]\nmake = "own.py:task"\n' + 'optimiser = "adam"\n', "unknown setting of agent: task"),

@@ -62,7 +62,7 @@ class ByzantineNode:
         """Attack until `stop` is set, or until all rounds of the configuration are finished."""
         config, numbers = self.config, self.config.numbers()
         self.me = numbers[config.name]
-        study = study_of(config.task)
+        study = study_of(config)
         scene = study.scene(config.task.seed or 0)
         execution = Execution(torch.device("cpu"), threads=1)
         whole = prepare([scene], [config.task.seed or 0], self.byzantine, execution, self.schema.dtype)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
 import tomllib
 import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 
-from varangian import rules, studies
 from varangian.agent.mailbox import Limits
 from varangian.agent.message import WireDtype
 from varangian.agent.peer_round import Share
@@ -24,7 +19,8 @@ from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
 from varangian.core.task import Task
 from varangian.experiments.config import as_toml_value
-from varangian.experiments.spec import catalogue, made, with_settings
+from varangian.experiments.own_code import Offered
+from varangian.experiments.spec import made, with_settings
 from varangian.rules.base import Rule
 from varangian.studies.study import Study
 
@@ -52,7 +48,7 @@ class TaskConfig:
 
     If it takes a parameter, it gets the agent's name."""
     study: str | None = None
-    """The name of a study."""
+    """The name of a study, or `FILE.py:NAME`."""
     agent: int | None = None
     """The number of this agent in the study."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -164,7 +160,7 @@ def as_toml(config: AgentConfig) -> str:
 
 def rule_of(config: AgentConfig) -> Rule[Any]:
     """The rule by which the agent combines what it hears."""
-    rule: Rule[Any] = made(config.rule, "rule", catalogue(rules))
+    rule: Rule[Any] = made(config.rule, "rule", Offered(("rule",), folder=Path(config.folder)))
     return rule
 
 
@@ -173,7 +169,7 @@ def share_of(config: AgentConfig) -> Share:
     about, numbers = config.task, config.numbers()
     if about.study is not None:
         assert about.agent is not None
-        task, seed = _of_study(about), about.seed or 0
+        task, seed = _of_study(config), about.seed or 0
     else:
         task = _made(about.make or "", config)
         seed = zlib.crc32(config.name.encode()) if about.seed is None else about.seed
@@ -185,17 +181,18 @@ def share_of(config: AgentConfig) -> Share:
     return Share(task, numbers[config.name], others, seed)
 
 
-def study_of(about: TaskConfig) -> Study:
-    """The study that a task is a share of."""
-    offered = catalogue(studies)
-    if about.study not in offered:
-        raise unknown("study", str(about.study), offered)
-    study: Study = with_settings(offered[about.study], about.settings, f"study {about.study}")
+def study_of(config: AgentConfig) -> Study:
+    """The study that the agent's task is a share of."""
+    offered, name = Offered(("study",), folder=Path(config.folder)), str(config.task.study)
+    if name not in offered:
+        raise unknown("study", name, offered)
+    study: Study = with_settings(offered[name], config.task.settings, f"study {name}")
     return study
 
 
-def _of_study(about: TaskConfig) -> Task:
-    scene, number = study_of(about).scene(about.seed or 0), about.agent or 0
+def _of_study(config: AgentConfig) -> Task:
+    about = config.task
+    scene, number = study_of(config).scene(about.seed or 0), about.agent or 0
     if not isinstance(scene.graph, Graph):
         raise BadInput(f"the graph of {about.study} changes from round to round, but agents have fixed neighbours")
     if not 0 <= number < scene.task.agents:
@@ -206,29 +203,13 @@ def _of_study(about: TaskConfig) -> Task:
 def _made(text: str, config: AgentConfig) -> Task:
     """The task that a function of the user's own returns."""
     place, _, name = text.rpartition(":")
-    function = getattr(_module(place, Path(config.folder)), name, None) if place else None
+    function = getattr(Offered((), folder=Path(config.folder)).module(place)[0], name, None) if place else None
     if not callable(function):
         raise BadInput(f"task: make = {text!r} names no function; write FILE.py:NAME or package.module:NAME")
     task = function(config.name) if inspect.signature(function).parameters else function()
     if not isinstance(task, Task):
         raise BadInput(f"{text} returned {type(task).__name__}, but an agent learns a varangian.Task")
     return task
-
-
-def _module(place: str, folder: Path) -> ModuleType:
-    try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        path = folder / place
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        if found is None or found.loader is None:
-            raise BadInput(f"{path} cannot be imported")
-        module = importlib.util.module_from_spec(found)
-        sys.modules.setdefault(path.stem, module)
-        found.loader.exec_module(module)
-        return module
-    except (ImportError, OSError) as error:
-        raise BadInput(f"task: {place} cannot be imported: {error}") from error
 
 
 def host_and_port(text: str, where: str) -> tuple[str, int]:

@@ -167,7 +167,7 @@ def launched(
     byzantine, names = _byzantine(plan, options, scene), _names(scene.task.agents)
     is_byzantine = torch.zeros(len(names), dtype=torch.bool).index_fill(0, byzantine, True)
     record = FleetRecord(names, scene, is_byzantine, options.seed, plan.study.rounds)
-    treason = Treason(plan, plan.attacks[0], tuple(byzantine.tolist()), options.hostile)
+    treason = Treason(plan.attacks[0], tuple(byzantine.tolist()), options.hostile)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["varangian.agent.member"])
     with ExitStack() as stack:
@@ -242,7 +242,7 @@ def configurations(
     paths: list[Path] = []
     for number, name in enumerate(names):
         own_keys = keys.issue(authority, name, hosts=("localhost", "127.0.0.1"))
-        task = TaskConfig(study=plan.study.name, agent=number, settings=settings, seed=options.seed)
+        task = TaskConfig(study=plan.named or plan.study.name, agent=number, settings=settings, seed=options.seed)
         config = AgentConfig(
             name=name,
             listen=f"127.0.0.1:{ports[number]}",
@@ -265,6 +265,7 @@ def configurations(
             log="json",
             log_rounds=True,
             limits=options.limits,
+            folder=str(Path.cwd()),  # where files of one's own are
         )
         paths.append(folder / f"{name}.toml")
         paths[-1].write_text(as_toml(change(config)), encoding="utf-8")

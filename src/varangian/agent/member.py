@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from varangian.agent.byzantine import ByzantineNode
-from varangian.agent.config import AgentConfig, read_config, share_of
+from varangian.agent.config import AgentConfig, read_config, share_of, study_of
 from varangian.agent.logs import start_logging
 from varangian.agent.message import Schema
 from varangian.agent.start import connected, identity_of, run_agent, state_folder
@@ -33,7 +33,6 @@ log = logging.getLogger("varangian.agent")
 class Treason:
     """What makes a member Byzantine."""
 
-    plan: Plan
     attack: str
     byzantine: tuple[int, ...]
     """The numbers of all Byzantine agents."""
@@ -75,7 +74,7 @@ def _run_byzantine(config: AgentConfig, treason: Treason, stop: threading.Event)
     with state_folder(config) as folder:
         mailbox, transport, seal = connected(config, identity, schema)
         try:
-            attack = treason.plan.attack(treason.attack)
+            attack = Plan(study_of(config)).attack(treason.attack)
             session = next_session(folder)
             node = ByzantineNode(
                 config, attack, treason.byzantine, mailbox, transport, schema, seal, session, treason.hostile, stop
