@@ -72,7 +72,7 @@ class best_response:
 
     Knows: All models, the rule and its state, the true risk, and the sample that each victim has just trained on. It
     does not know the sample that the victim judges on next.
-    Cost: Every `every` rounds 10 · lengths + 2 · refinements + 12 trials, else 8, most of them at once: honest messages
+    Cost: Every `every` rounds 10 · lengths + 4 · refinements + 8 trials, else 8, most of them at once: honest messages
     are judged once for all. Each trial takes `horizon` gradients. Playing ahead takes T / 4 rounds of itself and of
     each attack in `imitates`, and 3 T / 4 rounds of two of them.
 
