@@ -58,7 +58,12 @@ def code_cells(notebook: Path) -> list[dict[str, Any]]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(rf"```{language}(?: title=.*?)?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def files(page: Path) -> dict[str, str]:
+    """The blocks that a reader saves to a file: their title is its name."""
+    return dict(re.findall(r'```\w+ title="(.*?)"\n(.*?)```', page.read_text(encoding="utf-8"), re.DOTALL))
 
 
 @pytest.fixture
@@ -97,6 +102,8 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     for words in commands(page):
         said = io.StringIO()
         monkeypatch.setattr(sys, "argv", ["varangian", *words, *SHORT.get(words[0], [])])
