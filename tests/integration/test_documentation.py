@@ -138,6 +138,23 @@ def test_own_rule_is_short() -> None:
     assert len([line for line in own_rule.splitlines() if line.strip()]) < 20
 
 
+def test_own_work_takes_a_table_to_a_report_a_table_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = blocks(ROOT / "docs" / "own-work.md", "python")
+    assert len([line for block in work for line in block.splitlines() if line.strip()]) < 40
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        for block in work:
+            exec(compile(block, "own-work.md", "exec"), namespace)
+    assert "loss-based" in said.getvalue() and "drawn anew" in said.getvalue()
+    assert '<script type="application/json" id="data">' in Path("report.html").read_text(encoding="utf-8")
+    assert namespace["latex"].startswith("\\begin{table}") and r"3 Byzantine: sign-flip" in namespace["latex"]
+    assert len(list(Path("purchases-run/models").glob("*.safetensors"))) == 3 * 2 * 3
+    assert {path.name for path in Path("purchases-run").iterdir()} >= {"summary.csv", "metrics.nc", "report.html"}
+    ends = namespace["found"].summary().set_index(["rule", "byzantine"])["mean"]
+    assert ends["loss-based", 3] > ends["average", 3] + 0.1, "what the example is there to show"
+
+
 def test_local_links_lead_somewhere() -> None:
     for page in (*PAGES, *NOTEBOOKS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):

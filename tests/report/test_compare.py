@@ -236,7 +236,8 @@ def test_models_are_found_by_their_labels(found: Comparison) -> None:
 def test_tidy_tables_have_the_labels(found: Comparison) -> None:
     for table in (found.curves(), found.agents(), found.trust()):
         assert list(table.columns[:4]) == ["rule", "attack", "byzantine", "seed"]
-    assert len(found.agents()) == 3 * 2 * 2 * 3 * 14
+    assert len(found.agents()) == 3 * 3 * 3 * 14  # without Byzantine agents, all attacks coincide
+    assert set(found.agents().query("byzantine == 0")["attack"]) == {"none"}
 
 
 def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

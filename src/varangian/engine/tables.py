@@ -47,17 +47,26 @@ def trust(result: xr.Dataset) -> pd.DataFrame:
 
 
 def _by_cell(result: xr.Dataset, of: Callable[[xr.Dataset], pd.DataFrame]) -> pd.DataFrame:
-    """One table of all cells, labelled by rule, attack and number of Byzantine agents."""
+    """One table of all cells, labelled by rule, attack and number of Byzantine agents.
+
+    Without Byzantine agents all attacks coincide. Their one cell has the attack `none`.
+    """
     import pandas as pd
 
     if "cell" not in result.dims:
         return of(result)
+    seen: set[tuple[object, ...]] = set()
     parts: list[pd.DataFrame] = []
     for number in range(result.sizes["cell"]):
         cell = result.isel(cell=number)
+        label = {name: cell[name].item() for name in LABELS}
+        label["attack"] = label["attack"] if label["byzantine"] else "none"
+        if tuple(label.values()) in seen:
+            continue
+        seen.add(tuple(label.values()))
         table = of(cell)
-        for place, name in enumerate(LABELS):
-            table.insert(place, name, cell[name].item())
+        for place, (name, value) in enumerate(label.items()):
+            table.insert(place, name, value)
         parts.append(table)
     return pd.concat(parts, ignore_index=True)
 
