@@ -296,11 +296,11 @@ def test_memory_is_bounded_by_the_schema_not_by_the_message() -> None:
     assert peak_of(valid, schema) > schema.data_bytes, "the measure sees the numbers"
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*")), ids=lambda path: path.name)
-def test_the_corpus_of_the_fuzzer_is_harmless(path: Path) -> None:
-    body = path.read_bytes()
-    reason = reason_of(body)
-    assert reason is None or isinstance(reason, Reason)
+def test_the_corpus_of_the_fuzzer_is_harmless() -> None:
+    reasons = {path.name: reason_of(path.read_bytes()) for path in sorted(CORPUS.iterdir())}
+    assert len(reasons) > 50
+    assert reasons["case-valid"] is None
+    assert len(set(reasons.values())) > 8, "it reaches most checks"
 
 
 def test_a_session_is_larger_than_the_last_one() -> None:

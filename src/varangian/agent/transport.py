@@ -12,9 +12,11 @@ import json
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +43,8 @@ REPEAT = 1.0, 15.0
 """Seconds until the last payload is sent again, for neighbours that could not hear it: at first, and at most."""
 WATCH = 1.0
 """Seconds between looks at the key files."""
+WARN, WARN_EVERY = timedelta(days=14), 86_400.0
+"""How long before its certificate ends an agent warns, and the seconds between warnings."""
 
 
 class Transport(Protocol):
@@ -192,9 +196,13 @@ class ZenohTransport:
 
     def _watch(self) -> None:
         """Open the session again when the key files change."""
-        stale = False
+        stale, warned = False, -WARN_EVERY
         while not self._closing.wait(WATCH):
             stale = self._identity.refresh() or stale
+            left = self._identity.now.certificate.not_valid_after_utc - datetime.now(UTC)
+            if left < WARN and time.monotonic() - warned >= WARN_EVERY:
+                warned = time.monotonic()
+                log.warning("this agent's certificate ends in %d days; renew it", left.days)
             if stale:
                 log.info("the key files changed; opening the session again")
                 with self._lock:
