@@ -117,3 +117,9 @@ def test_addresses() -> None:
 
 def test_the_defaults_keep_metrics_on_this_machine() -> None:
     assert AgentConfig.__dataclass_fields__["metrics"].default.startswith("127.0.0.1:")
+
+
+def test_the_example_of_the_manual_is_one() -> None:
+    config = read_config(Path(__file__).parents[2] / "examples" / "deploy" / "agent.toml")
+    assert share_of(config).task.agents == 1
+    assert config.name == "site-a" and [one.name for one in config.neighbours] == ["site-b"]

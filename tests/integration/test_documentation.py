@@ -40,8 +40,10 @@ SHORT = {
         "uniform",
     ],
     "reproduce": ["--help"],
+    "agent": ["--help"],
+    "fleet": ["--help"],
 }
-"""How long commands become short ones; `reproduce` has tests of its own."""
+"""How long commands become short ones; some have tests of their own."""
 
 
 def run_in_order(sources: Iterator[tuple[str, str]]) -> None:
