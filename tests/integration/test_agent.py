@@ -32,8 +32,11 @@ def agents(tmp_path: Path) -> list[Path]:
     plan = plan_for("target-localization", rules=["loss-based"], byzantine=[0], settings={"agents": 2, "radius": 5.0})
     options = FleetOptions(pace="free", period=0.05, save_every=0.1)
     paths = configurations(plan, options, Graph.complete(2), tmp_path)
-    for path in paths:
-        path.write_text(as_toml(replace(read_config(path), rounds=None, metrics="127.0.0.1:0")), encoding="utf-8")
+    first, second = (replace(read_config(path), rounds=None, metrics="127.0.0.1:0") for path in paths)
+    first = replace(first, listen=None)  # as behind a firewall: it reaches the other, and not the other way round
+    second = replace(second, neighbours=(replace(second.neighbours[0], address=None),))
+    for path, config in zip(paths, (first, second), strict=True):
+        path.write_text(as_toml(config), encoding="utf-8")
     return paths
 
 

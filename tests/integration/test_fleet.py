@@ -68,6 +68,7 @@ def test_the_command_writes_the_usual_run_folder(tmp_path: Path) -> None:
     [
         (("--attack", "best-response"), "which a process of a fleet cannot know"),
         (("--hostile", "zip-bom"), "did you mean 'zip-bomb'"),
+        (("--hostile", "replay", "--attack", "uniform"), "either an --attack or what is --hostile"),
         (("--pace", "fast"), "unknown value of fleet: pace, 'fast'"),
         (("--rule", "los-based"), "did you mean 'loss-based'"),
         (("--byzantine", "5"), "byzantine must be between 0 and 4"),

@@ -151,7 +151,7 @@ def state_folder(config: AgentConfig) -> Iterator[Path]:
     """The state folder, locked: two processes with one state would overwrite each other."""
     folder = config.path(config.state)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"the state folder {folder} cannot be made: {error.strerror}") from error
     with locked(folder):

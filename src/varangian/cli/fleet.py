@@ -64,6 +64,10 @@ def up(
         varangian fleet up --study human-activity --agents 10 --byzantine 2 --rounds 200 --out runs/fleet
     """
     look_for_data_in(data)
+    if hostile is not None and attack is not None:
+        raise BadInput("Byzantine processes send either an --attack or what is --hostile; leave one of them out")
+    # Nothing of what hostile senders send is used, so in a simulation they are silent.
+    attack = attack if hostile is None else "silent"
     plan = _plan(study, agents, byzantine, rounds, rule, attack, seed, dict(map(pair, set_ or ())))
     given = {"seed": seed, "pace": pace, "period": period, "deadline": deadline, "wire_dtype": wire_dtype}
     given |= {} if hostile is None else {"hostile": hostile}
