@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from varangian.core import optimisers as optimisers
     from varangian.core.draws import Draws as Draws
     from varangian.core.errors import BadInput as BadInput
+    from varangian.core.errors import RunFailed as RunFailed
     from varangian.core.graph import Graph as Graph
     from varangian.core.grouped import by_group as by_group
     from varangian.core.scene import Scene as Scene
@@ -45,6 +46,7 @@ _MEMBERS = {
     "Graph": "core.graph",
     "RayCluster": "engine.cluster.ray_cluster",
     "Result": "engine.simulated",
+    "RunFailed": "core.errors",
     "Scene": "core.scene",
     "Task": "core.task",
     "by_group": "core.grouped",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +14,17 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from hypothesis import given, settings, strategies
 from torch import nn
 
 import varangian
 from varangian import BadInput, Graph, Task, attacks, rules, studies
 from varangian.core.optimisers import adam, sgd
 from varangian.core.scene import Scene
+from varangian.engine.checkpoint import Saver
+from varangian.engine.recorder import Recorder
+from varangian.engine.state import begin
+from varangian.engine.world import prepare
 
 torch.set_num_threads(1)
 ROUNDS = 20
@@ -35,7 +45,7 @@ class Interrupt:
     def end(self, world: Any, state: Any) -> None: ...
 
 
-def softmax(agents: int = 6, **settings: Any) -> Task:
+def softmax(agents: int = 6, model: Any = None, **settings: Any) -> Task:
     draw = torch.Generator().manual_seed(0)
 
     def some(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,7 +53,20 @@ def softmax(agents: int = 6, **settings: Any) -> Task:
 
     torch.manual_seed(0)
     train, test = [some(9 + 2 * k) for k in range(agents)], [some(5) for _ in range(agents)]
-    return Task.supervised(nn.Linear(4, 3), nn.functional.cross_entropy, train, test=test, batch=4, **settings)
+    module = nn.Linear(4, 3) if model is None else model()
+    return Task.supervised(module, nn.functional.cross_entropy, train, test=test, batch=4, **settings)
+
+
+class Functional(nn.Module):
+    """Dropout as a function, which no layer announces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(nn.functional.dropout(x, 0.5, training=self.training))
+        return out
 
 
 def changing(round: int) -> Graph:
@@ -82,6 +105,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "uniform": {"task": softmax(), "attack": attacks.uniform(-1, 1), "byzantine": [0, 3]},
     "distance": {"task": softmax(), "rule": rules.distance_based(target="ahead"), "byzantine": 1},
     "share": {"task": softmax(share=["weight"])},
+    "functional dropout": {"task": softmax(model=Functional)},
     "float64": {"task": softmax(), "dtype": "float64"},
     "changing": {"task": softmax(), "graph": changing, "attack": attacks.not_finite(), "byzantine": 1},
     "sleeper": {"task": small(), "attack": attacks.sleeper(8, attacks.pulling()), "byzantine": 3, "graph": None},
@@ -274,3 +298,141 @@ def test_a_corrupt_finished_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "seeds-0-0.nc"
     file.write_bytes(b"x" * 100)
     _refused("sgd", file, seeds=2)
+
+
+def capped(most: float) -> Any:
+    """Losses that are equal at the first model, and differ later."""
+
+    def loss(predicted: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(predicted, label, reduction="none").clamp(max=most).mean()
+
+    return loss
+
+
+def with_loss(loss: Any, **settings: Any) -> Task:
+    task = softmax(**settings)
+    return dataclasses.replace(task, model=dataclasses.replace(task.model, loss=loss))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a number around the loss": ({"loss": capped(50.0)}, {"loss": capped(60.0)}, "another loss"),
+    "the code of the loss": (
+        {"loss": lambda p, y: nn.functional.cross_entropy(p, y)},
+        {"loss": lambda p, y: nn.functional.cross_entropy(p, y) * 1.0},
+        "another loss",
+    ),
+    "a setting of the loss": (
+        {"loss": nn.CrossEntropyLoss()},
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+        "another loss",
+    ),
+    "the schedule": ({"schedule": lambda t: 1.0}, {"schedule": lambda t: 1.0 if t < 15 else 0.5}, "another schedule"),
+    "no schedule": ({"schedule": lambda t: 0.5}, {"schedule": None}, "another schedule"),
+    "both": (
+        {"loss": capped(50.0), "schedule": lambda t: 1.0},
+        {"loss": capped(60.0), "schedule": lambda t: 0.9},
+        "another loss and schedule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_loss_or_schedule_is_noticed(name: str, tmp_path: Path) -> None:
+    before, after, says = CHANGES[name]
+    usual = {"loss": nn.functional.cross_entropy}
+    settings: dict[str, Any] = {"rounds": ROUNDS, "checkpoint": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        varangian.simulate(with_loss(**usual | before), callbacks=[Interrupt(7)], **settings)
+    with pytest.raises(BadInput) as caught:
+        varangian.simulate(with_loss(**usual | after), resume=True, **settings)
+    assert f"belongs to another run ({says})" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    varangian.simulate(with_loss(**usual | before), resume=True, **settings)
+
+
+def test_the_same_code_in_another_process_is_the_same(tmp_path: Path) -> None:
+    """The hash of a function does not depend on addresses, or on where in its file it stands."""
+    text = """
+from varangian.engine.code_hash import hash_of
+from functools import partial
+import torch
+SCALE = 2.0
+def helper(x):
+    return x * SCALE
+def loss(p, y, power=2):
+    return helper(p - y).abs().pow(power).mean()
+print(hash_of(loss, partial(loss, power=3), torch.nn.MSELoss(), torch.nn.functional.mse_loss))
+"""
+    seen = set[str]()
+    for variant in (text, "\n\n# a comment\n" + text, text.replace("2.0", "3.0")):
+        file = tmp_path / "loss.py"
+        file.write_text(variant)
+        seen.add(subprocess.run([sys.executable, file], check=True, capture_output=True, text=True).stdout)
+    assert len(seen) == 2, "the comment must not count, and the number that a helper uses must"
+
+
+# Damage -----------------------------------------------------------------------------------------------------------
+
+
+def like(round: int) -> Any:
+    return begin(WORLD, rules.loss_based(), attacks.silent(), round)
+
+
+WORLD = prepare([Scene(softmax(), Graph.ring(6))], [0], 0)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two checkpoints: that of round 5, and the older one of round 3."""
+    saver = Saver(tmp_path_factory.mktemp("written") / "run.checkpoint", "rule=1")
+    recorder = Recorder(rounds=[1], streaming={"loss": [torch.arange(6.0)]})
+    for round in (3, 5):
+        saver.keep(like(round)._replace(models=torch.full((6, 15), float(round))), recorder)
+    assert saver.path is not None
+    return saver.path
+
+
+def test_the_older_checkpoint_stays(written: Path) -> None:
+    assert sorted(path.name for path in written.parent.iterdir()) == ["run.checkpoint", "run.checkpoint.older"]
+    state = Saver(written, "rule=1").load(like, Recorder())
+    assert state is not None
+    assert state.round == 5
+
+
+@given(data=strategies.data())
+@settings(max_examples=150, deadline=None)
+def test_every_flipped_bit_and_every_cut_is_noticed(written: Path, data: Any) -> None:
+    """The run goes on from the older checkpoint and says so; alone, a damaged one is refused in one line."""
+    whole = bytearray(written.read_bytes())
+    place = data.draw(strategies.integers(0, len(whole) - 1))
+    if data.draw(strategies.booleans()):
+        whole[place] ^= 1 << data.draw(strategies.integers(0, 7))
+    else:
+        del whole[place:]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.checkpoint"
+        path.write_bytes(whole)
+        with pytest.raises(BadInput) as caught:
+            Saver(path, "rule=1").load(like, Recorder())
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+        older = Path(folder) / "run.checkpoint.older"
+        shutil.copy(written.with_name(older.name), older)
+        before = older.read_bytes()
+        recorder = Recorder()
+        with pytest.warns(UserWarning, match="goes on from the older one, after round 3"):
+            state = Saver(path, "rule=1").load(like, recorder)
+        assert state is not None
+        assert (state.models == 3).all()
+        assert recorder.rounds == [1]
+        assert older.read_bytes() == before
+
+
+def test_a_run_stopped_between_two_checkpoints_goes_on_from_the_older_one(written: Path, tmp_path: Path) -> None:
+    shutil.copy(written.with_name("run.checkpoint.older"), tmp_path / "run.checkpoint.older")
+    saver = Saver(tmp_path / "run.checkpoint", "rule=1")
+    state = saver.load(like, Recorder())
+    assert state is not None
+    assert state.round == 3
+    saver.discard()
+    assert not list(tmp_path.iterdir())

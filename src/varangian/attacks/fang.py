@@ -14,6 +14,7 @@ from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, sender_row, to_each
 from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
+from varangian.rules.base import pairs
 
 Own = Float[Tensor, "byzantine parameter"]
 
@@ -114,6 +115,9 @@ class fang_krum:
     def __post_init__(self) -> None:
         if self.halvings < 0:
             raise BadInput(f"fang-krum: halvings must not be negative, but is {self.halvings}")
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=7)
 
     def init(self, own: Own) -> tuple[()]:
         return ()

@@ -21,6 +21,7 @@ from varangian.attacks.base import Knowledge, View
 from varangian.attacks.victims import Company, networks_of, to_each
 from varangian.core.errors import BadInput
 from varangian.core.messages import ToAll, ToEach
+from varangian.rules.base import pairs
 
 Own = Float[Tensor, "byzantine parameter"]
 Deviation = Literal["std", "unit", "sign"]
@@ -160,6 +161,9 @@ class min_max:
     strength: ClassVar[str] = "factor"
     strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
 
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=3)
+
     def init(self, own: Own) -> tuple[()]:
         return ()
 
@@ -210,6 +214,9 @@ class min_sum:
     local: ClassVar[bool] = True
     strength: ClassVar[str] = "factor"
     strengths: ClassVar[tuple[float, ...]] = (0.03, 0.1, 0.3, 3.0, 10.0)
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=3)
 
     def init(self, own: Own) -> tuple[()]:
         return ()

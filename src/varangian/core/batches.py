@@ -15,17 +15,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vmap
-from torch.utils.data import Dataset
 
+from varangian.core.checks import check_word, whole_number
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.execution import Execution
+from varangian.core.given_data import Items, check_one_per_agent, tensors_of
 from varangian.core.measures import Metric, OfSet
 from varangian.core.models.base import Models, Sample
 from varangian.core.models.stacked import Stacked
 
 EpochEnds = Literal["longest", "shortest"]
-Items = tuple[Tensor, Tensor] | Dataset[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +73,9 @@ class Pool:
 
 
 def pooled(items: Sequence[Items], what: str) -> Pool:
-    """One pool from the agents' data: for each agent one pair of tensors, or one map-style Dataset."""
-    if not items:
-        raise BadInput(f"the {what} data is empty; give one dataset per agent")
-    pairs = [_tensors(own, f"{what} data of agent {agent}") for agent, own in enumerate(items)]
+    """One pool from the agents' data, one entry per agent: see `Items`."""
+    check_one_per_agent(items, what)
+    pairs = [tensors_of(own, f"{what} data of agent {agent}") for agent, own in enumerate(items)]
     for agent, (x, y) in enumerate(pairs):
         for part, first in ((x, pairs[0][0]), (y, pairs[0][1])):
             if part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
@@ -87,22 +86,6 @@ def pooled(items: Sequence[Items], what: str) -> Pool:
     amounts = [len(x) for x, _ in pairs]
     members = list(torch.arange(sum(amounts)).split(amounts))
     return Pool.of(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), members)
-
-
-def _tensors(items: Items, where: str) -> tuple[Tensor, Tensor]:
-    if isinstance(items, Dataset):
-        try:
-            drawn = [items[i] for i in range(len(items))]  # type: ignore[arg-type]
-            x, y = (torch.stack([torch.as_tensor(item[part]) for item in drawn]) for part in (0, 1))
-        except (TypeError, RuntimeError, IndexError) as error:
-            raise BadInput(f"{where} is not a map-style dataset of equal-shaped pairs: {error}") from error
-    else:
-        x, y = items
-    if len(x) != len(y):
-        raise BadInput(f"{where} has {len(x)} inputs and {len(y)} targets")
-    if x.is_floating_point() and not bool(x.isfinite().all()):
-        raise BadInput(f"{where} has inputs that are not finite; remove or replace them")
-    return x, y
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +108,10 @@ class Batches:
         An epoch ends when the agent with the most items has seen all of them (`longest`), when the agent with the
         fewest items has (`shortest`), or after a given number of rounds.
         """
-        if isinstance(epoch, int):
-            return Batches(pool, batch, epoch)
+        batch = whole_number(batch, "batch", least=1)
+        if not isinstance(epoch, str):
+            return Batches(pool, batch, whole_number(epoch, "epoch", least=1))
+        check_word(epoch, "epoch", EpochEnds)
         last = pool.counts.max() if epoch == "longest" else pool.counts.min()
         return Batches(pool, batch, -(-int(last) // batch))
 

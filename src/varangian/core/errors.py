@@ -1,4 +1,4 @@
-"""The one exception that users see for invalid input."""
+"""The exceptions that users see: for invalid input, and for a run that fails."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class BadInput(ValueError):
     """Invalid input. One line says what is wrong, where, and what to do. The command line exits with status 2."""
+
+
+class RunFailed(RuntimeError):
+    """A rule, an attack, a model or a metric failed in the middle of a run. The error itself is the cause."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:

@@ -10,10 +10,11 @@ agents at a time. A large network is split into tables that fit into a processor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, Union
 
 import numpy as np
 import torch
@@ -151,8 +152,12 @@ class Graph:
 
     @staticmethod
     def from_networkx(graph: nx.Graph[Any]) -> Graph:
-        """A graph from any networkx graph, nodes in their own order. In a directed graph, v hears u if u → v."""
-        number = {node: i for i, node in enumerate(graph.nodes)}
+        """A graph from any networkx graph. In a directed graph, v hears u if u → v.
+
+        Nodes 0 … n − 1 keep their numbers. Other nodes are numbered in the order of `graph.nodes`.
+        """
+        nodes = list(graph.nodes)
+        number = {node: i for i, node in enumerate(range(len(nodes)) if has_numbers(graph) else nodes)}
         edges = [(number[u], number[v]) for u, v in graph.edges()]
         if not graph.is_directed():
             edges += [(v, u) for u, v in edges]
@@ -276,6 +281,59 @@ class Graph:
         span = slice(first, last + 1) if last - first + 1 == len(rows) else None
         everyone, complete = len(rows) == len(hearing), int(slots.min()) == self.agents
         return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone, complete)
+
+
+AnyGraph = Union[Graph, "nx.Graph[Any]"]
+
+
+def as_graph(graph: AnyGraph | TimeVarying) -> Graph | TimeVarying:
+    """A graph, or a function from the round to one, from what people have: also networkx graphs.
+
+    If the nodes of a networkx graph are not 0 … n − 1, a warning shows their order.
+    """
+    if isinstance(graph, Graph | _TimeVarying):
+        return graph
+    if _is_networkx(graph):
+        if not has_numbers(graph):
+            order = ", ".join(f"{node!r} is {i}" for i, node in zip(range(8), graph.nodes, strict=False))
+            more = "" if len(graph) <= 8 else f", … {len(graph)} in all"
+            warnings.warn(f"the nodes of the graph become agents in their order: {order}{more}", stacklevel=4)
+        return Graph.from_networkx(graph)
+    if isinstance(graph, type) or not callable(graph):
+        what = f"{type(graph).__name__} {' '.join(repr(graph).split())[:60]}"
+        raise BadInput(
+            f"graph must be a Graph, a networkx graph or a function of the round, but is {what}; "
+            "Graph.from_edges makes one from pairs (sender, receiver)"
+        )
+    return _TimeVarying(graph)
+
+
+@dataclass(frozen=True, eq=False)
+class _TimeVarying:
+    """A function from the round to its graph, whatever kind of graph the user's function returns."""
+
+    given: Callable[[int], Any]
+    _last: list[tuple[Any, Graph]] = field(default_factory=list[tuple[Any, Graph]], repr=False)
+
+    def __call__(self, round: int) -> Graph:
+        now = self.given(round)
+        if isinstance(now, Graph):
+            return now
+        if not _is_networkx(now):
+            raise BadInput(f"graph({round}) must return a Graph or a networkx graph, but returns {type(now).__name__}")
+        if not self._last or self._last[0][0] is not now:
+            self._last[:] = [(now, Graph.from_networkx(now))]
+        return self._last[0][1]
+
+
+def has_numbers(graph: nx.Graph[Any]) -> bool:
+    """Whether the nodes of a networkx graph are 0 … n − 1, in any order."""
+    return all(type(node) is int and 0 <= node < len(graph) for node in graph.nodes)
+
+
+def _is_networkx(graph: Any) -> TypeGuard[nx.Graph[Any]]:
+    """Without importing networkx, which takes a while."""
+    return any(kind.__module__.partition(".")[0] == "networkx" for kind in type(graph).__mro__)
 
 
 def _even_split(agents: Int[Tensor, " agent"], most: int) -> Sequence[Int[Tensor, " some"]]:

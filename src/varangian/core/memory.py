@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 
 from varangian.core.errors import BadInput
 
 
-def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget: int | None = None) -> None:
+def check_fits(
+    more: int,
+    what: str,
+    device: torch.device | str = "cpu",
+    budget: int | None = None,
+    hint: str = "use fewer agents or edges",
+) -> None:
     """Raise an error if something does not fit into memory, together with what the process already holds.
 
     Args:
@@ -17,6 +24,7 @@ def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget:
         what: Its name in the error message.
         device: The device that must hold it.
         budget: How many bytes the process may hold. By default all memory of the device.
+        hint: What to do.
 
     >>> check_fits(10**9, "a network", budget=100 * 2**20)
     Traceback (most recent call last):
@@ -25,7 +33,7 @@ def check_fits(more: int, what: str, device: torch.device | str = "cpu", budget:
     place = torch.device(device)
     needed, most = _held(place) + more, budget if budget is not None else _most(place)
     if needed > most:
-        hint = "use fewer agents or edges" + (", or allow more memory" if budget is not None else "")
+        hint += ", or allow more memory" if budget is not None else ""
         raise BadInput(f"{what} needs about {_gib(needed)} of memory, but only {_gib(most)} is available; {hint}")
 
 
@@ -44,9 +52,23 @@ def _most(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
-        return 2**62
+        machine = 2**62
+    return min(machine, _of_container())
+
+
+@cache
+def _of_container() -> int:
+    """The limit that a container or a scheduler sets, on Linux. A process that goes beyond it is killed."""
+    limits = [2**62]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                limits.append(int(file.read()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min(limits)
 
 
 def _gib(number: int) -> str:

@@ -8,7 +8,7 @@ differ in μ_k and schedules may scale it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ State = tuple[Tensor, ...]
 StepSize = Float[Tensor, "agent 1"]
 
 
+@runtime_checkable
 class Optimiser(Protocol):
     def init(self, models: Models) -> State: ...
 

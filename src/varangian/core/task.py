@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from varangian.core.batches import Batches, EpochEnds, HeldOut, Items, Pool, as_dtype, pooled
+from varangian.core.batches import Batches, EpochEnds, HeldOut, Pool, as_dtype, pooled
+from varangian.core.checks import check_word, shown, whole_number, whole_numbers
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.execution import Execution, using
+from varangian.core.given_data import Items, check_finite
 from varangian.core.measures import Accumulating, Metric, OfSet, read_metrics
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.stacked import Loss, Stacked
 from varangian.core.optimisers import Optimiser, sgd
+from varangian.core.trial import check_metrics, check_model, tried
 
 Some = slice | Int[Tensor, " some"]
 """A choice of agents."""
@@ -186,9 +189,21 @@ class Task:
         if self.agents < 1:
             raise BadInput("a task needs at least one agent")
         for name in ("step_size", "forgetting", "skip"):
-            value = torch.as_tensor(getattr(self, name))
-            if value.ndim and value.shape != (self.agents,):
-                raise BadInput(f"{name} has shape {tuple(value.shape)}, but the task has {self.agents} agents")
+            object.__setattr__(self, name, _per_agent(getattr(self, name), name, self.agents))
+        check_word(self.judge, "judge", JudgedOn)
+        check_word(self.stale, "stale", Stale)
+        if isinstance(self.optimiser, type) or not isinstance(self.optimiser, Optimiser):
+            raise BadInput(f"optimiser must be one of ours, such as optimisers.adam(), but is {shown(self.optimiser)}")
+        if self.schedule is not None and not callable(self.schedule):
+            raise BadInput(f"schedule must be a function from the round to a factor, but is {shown(self.schedule)}")
+        if self.epoch is not None:
+            object.__setattr__(self, "epoch", whole_number(self.epoch, "epoch", least=1))
+        if self.groups is not None:
+            object.__setattr__(self, "groups", tuple(whole_numbers(self.groups, "groups")))
+            if len(self.groups) != self.agents:
+                raise BadInput(
+                    f"groups has {len(self.groups)} numbers, but the task has {self.agents} agents; give one each"
+                )
         step_size = torch.as_tensor(self.step_size)
         if not bool(((step_size >= 0) & (step_size < float("inf"))).all()):
             raise BadInput(f"step_size must be finite and not negative, but is {self.step_size}")
@@ -198,7 +213,7 @@ class Task:
             raise BadInput(f"skip must be a probability below 1, but is {self.skip}")
         if self.names is not None and len(self.names) != self.agents:
             raise BadInput(f"there are {len(self.names)} names, but the task has {self.agents} agents")
-        if self.held_out is not None and (self.epoch is None or self.epoch < 1):
+        if self.held_out is not None and self.epoch is None:
             raise BadInput("a task with held_out needs epoch, the number of rounds after which it is measured")
 
     @property
@@ -284,23 +299,22 @@ class Task:
         >>> task.agents, task.epoch
         (4, 4)
         """
-        if batch < 1:
-            raise BadInput(f"a batch needs at least one sample, not {batch}")
-        if isinstance(epoch, int) and epoch < 1:
-            raise BadInput(f"an epoch needs at least one round, not {epoch}")
-        stacked = Stacked.of(model, loss, share)
+        check_model(model, loss)
         stream = Batches.of(_pool(train, "train"), batch, epoch)
-        _check_fit(stacked, stream.pool, "training")
+        stacked = tried(Stacked.of(model, loss, share), stream.pool, "training", stream.batch)
         measures = _measures(stacked, stream.pool, metrics or {})
         parts: list[Evaluation] = []
         if test is not None:
             held_out = _pool(test, "test")
             if held_out.agents != stream.agents:
-                raise BadInput(f"there is training data for {stream.agents} agents and test data for {held_out.agents}")
-            _check_fit(stacked, held_out, "test")
+                given = f"training data for {stream.agents} agents and test data for {held_out.agents}"
+                raise BadInput(f"there is {given}; give both for the same agents")
+            tried(stacked, held_out, "test", stream.batch)
+            check_metrics(stacked, held_out, measures)
             parts.append(HeldOut(stacked, held_out, measures))
         if watch_training:
-            watched = stream.pool if watch_training is True else stream.pool.first(watch_training)
+            items = None if watch_training is True else whole_number(watch_training, "watch_training", least=1)
+            watched = stream.pool if items is None else stream.pool.first(items)
             parts.append(HeldOut(stacked, watched, measures, loss_name="train_loss", prefix="train_"))
         return Task(
             model=stacked,
@@ -335,6 +349,21 @@ def part_of(whole: Parted, agents: Some) -> Parted:
     return cast(Parted, whole.part(agents))
 
 
+def _per_agent(value: Any, name: str, agents: int) -> PerAgent:
+    """One number for all agents, or a tensor with one per agent; also from NumPy and from lists."""
+    try:
+        numbers = torch.as_tensor(np.asarray(value)) if not isinstance(value, Tensor) else value.detach()
+        if numbers.is_complex() or numbers.dtype == torch.bool:
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(f"{name} must be a number, or one per agent, but is {shown(value)}") from None
+    if not numbers.ndim:
+        return float(numbers)
+    if numbers.shape != (agents,):
+        raise BadInput(f"{name} has shape {tuple(numbers.shape)}, but the task has {agents} agents")
+    return numbers if numbers.is_floating_point() else numbers.double()
+
+
 def _rows(value: PerAgent, agents: Some) -> PerAgent:
     return value[agents] if isinstance(value, Tensor) and value.ndim else value
 
@@ -344,7 +373,11 @@ def _compact_copy(part: Parted) -> Parted:
 
 
 def _pool(data: Sequence[Items] | Pool, what: str) -> Pool:
-    return data if isinstance(data, Pool) else pooled(data, what)
+    if not isinstance(data, Pool):
+        return pooled(data, what)
+    check_finite(data.x, f"the {what} data has inputs")
+    check_finite(data.y, f"the {what} data has targets")
+    return data
 
 
 def _measures(model: Stacked, pool: Pool, metrics: Mapping[str, Metric | Accumulating]) -> Mapping[str, Metric | OfSet]:
@@ -354,25 +387,3 @@ def _measures(model: Stacked, pool: Pool, metrics: Mapping[str, Metric | Accumul
     with torch.no_grad():
         predicted = model.predict(model.start(1, torch.float32, torch.device("cpu"))[0], x)
     return read_metrics(metrics, predicted, y)
-
-
-def _check_fit(model: Stacked, pool: Pool, what: str) -> None:
-    """Try a few items, with the smallest and the largest label among them, to find errors before a run starts."""
-    some = torch.arange(min(4, len(pool.x)))
-    if not pool.y.is_floating_point():
-        label = pool.y.reshape(len(pool.y), -1)[:, 0]
-        some = torch.cat((some, label.argmin()[None], label.argmax()[None]))
-    x, y = as_dtype(pool.x[some], torch.float32), as_dtype(pool.y[some], torch.float32)
-    row = model.start(1, torch.float32, torch.device("cpu"))[0]
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            # Losses warn when they broadcast targets to the shape of predictions, which is never intended.
-            warnings.simplefilter("error", UserWarning)
-            value = model.loss(model.predict(row, x), y)
-    except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
-        raise BadInput(
-            f"the {what} data does not fit the model: inputs of shape {tuple(x.shape)}, targets of shape "
-            f"{tuple(y.shape)} and type {y.dtype}: {str(error).splitlines()[0]}"
-        ) from error
-    if value.ndim:
-        raise BadInput(f"the loss must be one number per batch, but has shape {tuple(value.shape)}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,17 +15,15 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from varangian.attacks.base import Attack
+from varangian.core.checks import one_line
 from varangian.core.errors import BadInput
 from varangian.core.files import whole
-from varangian.core.models.stacked import Stacked
-from varangian.engine.options import RunOptions
+from varangian.engine.fingerprint import what_differs
 from varangian.engine.recorder import Recorder
 from varangian.engine.state import State
-from varangian.engine.world import World
-from varangian.rules.base import Rule
 
 
 def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None:
@@ -34,7 +34,7 @@ def save(path: Path, state: State, recorder: Recorder, fingerprint: str) -> None
     tensors |= {f"record/{name}": tensor.detach().clone().contiguous() for name, tensor in record}
     about = {"round": str(state.round), "fingerprint": fingerprint}
     with whole(path) as file:
-        save_file(tensors, file, about)
+        save_file(tensors, file, about | {"checksum": _checksum(tensors, about)})
 
 
 def tensors_of(state: State) -> dict[str, torch.Tensor]:
@@ -63,11 +63,23 @@ def state_from(tensors: Mapping[str, torch.Tensor], like: State) -> State | None
     return cast(State, tree_unflatten(filled, spec))._replace(round=like.round)
 
 
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """A hash of everything in a checkpoint."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(about.items()):
+        digest.update(repr((name, value)).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 @dataclass
 class Saver:
     """Writes checkpoints of a run in another thread while the run goes on. This is safe: a state is never modified.
 
-    Without a path it writes nothing.
+    The last but one checkpoint stays beside the last one, in case that one is damaged. Without a path nothing is
+    written.
     """
 
     path: Path | None
@@ -90,14 +102,51 @@ class Saver:
             return
         if self._writing is None or self._writing.done():
             self.wait()
-            self._writing = self._writer.submit(save, self.path, state, recorder.so_far(), self.mark)
+            self._writing = self._writer.submit(self._write, self.path, state, recorder.so_far())
             self._last = time.monotonic()
 
     def keep(self, state: State, recorder: Recorder) -> None:
         """Write this state now, and wait for it."""
         self.wait()
         if self.path is not None:
-            save(self.path, state, recorder, self.mark)
+            self._write(self.path, state, recorder)
+
+    def _write(self, path: Path, state: State, recorder: Recorder) -> None:
+        save(_beside(path, "new"), state, recorder, self.mark)
+        if path.exists():
+            os.replace(path, _beside(path, "older"))
+        os.replace(_beside(path, "new"), path)
+
+    def load(self, like: Callable[[int], State], recorder: Recorder) -> State | None:
+        """The state of the checkpoint, or None if there is none. If the last one is damaged, that of the older one.
+
+        Args:
+            like: From a round to a state of the shape that the saved one must have.
+            recorder: Receives the record.
+        """
+        if self.path is None:
+            return None
+        older = _beside(self.path, "older")
+        if self.path.exists():
+            try:
+                return load(self.path, like, recorder, self.mark)
+            except Damaged as error:
+                if not older.exists():
+                    raise
+                state = load(older, like, recorder, self.mark)
+                warnings.warn(f"{error}; the run goes on from the older one, after round {state.round}", stacklevel=2)
+                return state
+        return load(older, like, recorder, self.mark) if older.exists() else None
+
+    def rescue(self, state: State, recorder: Recorder) -> Path | None:
+        """Write this state after an error, if that is possible and a round is finished. Returns where it is."""
+        if self.path is None or not state.round:
+            return None
+        try:
+            self.keep(state, recorder)
+        except Exception:  # a full disk or a lost GPU may be the reason of the error itself
+            return None
+        return self.path
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
@@ -109,7 +158,16 @@ class Saver:
         """Delete the checkpoint, since the run is finished."""
         self.wait()
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            for path in (_beside(self.path, "new"), _beside(self.path, "older"), self.path):
+                path.unlink(missing_ok=True)
+
+
+class Damaged(BadInput):
+    """A checkpoint that is not what was written."""
+
+
+def _beside(path: Path, word: str) -> Path:
+    return path.with_name(f"{path.name}.{word}")
 
 
 def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerprint: str) -> State:
@@ -124,50 +182,21 @@ def load(path: Path, like: Callable[[int], State], recorder: Recorder, fingerpri
     try:
         with safe_open(path, framework="pt") as stored:
             about: dict[str, str] = stored.metadata() or {}
-            if about.get("fingerprint") != fingerprint:
-                raise BadInput(f"{path} belongs to another run; remove it, or run without --resume")
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        written = about.pop("checksum", "")
+        if _checksum(tensors, about) != written:
+            raise Damaged(f"{path} is damaged: its checksum is wrong; remove it, or run without --resume")
+    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"{path} is not a readable checkpoint; remove it, or run without --resume: {error}") from error
+        said = f"{path} is not a readable checkpoint; remove it, or run without --resume: {one_line(error)}"
+        raise Damaged(said) from error
+    if about["fingerprint"] != fingerprint:
+        changed = what_differs(fingerprint, about["fingerprint"])
+        raise BadInput(f"{path} belongs to another run ({changed}); remove it, or run without --resume")
     round = int(about["round"])
     state = state_from(tensors, like(round))
     if state is None:
         raise BadInput(f"{path} does not hold the state of this run; remove it, or run without --resume")
     recorder.restore({name[7:]: tensor for name, tensor in tensors.items() if name.startswith("record/")})
     return state
-
-
-def fingerprint(world: World, rule: Rule[Any], attack: Attack[Any], rounds: int, options: RunOptions) -> str:
-    """A hash of everything that decides the numbers of a run. Only a run with the same hash can use a checkpoint.
-
-    Args:
-        world: The network. Its parameters, its first sample and its first graph count.
-        rule: How agents combine what they hear.
-        attack: What Byzantine agents send.
-        rounds: The number of rounds.
-        options: Only those that change results count.
-    """
-    about: tuple[object, ...] = (
-        rule,
-        attack,
-        rounds,
-        world.seeds,
-        world.model.shared,
-        world.task.judge,
-        world.task.stale,
-        world.task.optimiser,
-        options.fingerprint,
-    )
-    digest = hashlib.sha256(repr(about).encode())
-    given = [world.start, world.step_size, world.forgetting, world.byzantine, *world.sample(0)]
-    given += [] if world.skip is None else [world.skip]
-    for scene in world.scenes:
-        given += scene.task.model.frozen_values if isinstance(scene.task.model, Stacked) else []
-    for table in world.wiring(0).tables:
-        given += [table.receivers, table.senders]
-    for tensor in given:
-        digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from types import NoneType
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
+from varangian.core.checks import plain, whole_number
 from varangian.core.errors import BadInput, unknown
 from varangian.core.sizes import read_size
 
@@ -84,13 +85,17 @@ record_every=None, byzantine_listen=False, save_models=None)
         if self.memory is not None:
             read_size(self.memory)
         for name in ("threads", "record_every"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise BadInput(f"{name} must be a whole number of at least 1, but is {value!r}")
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), name, least=1)
+        for name in ("compile", "byzantine_listen"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"{name} must be True or False, but is {getattr(self, name)!r}")
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> RunOptions:
-        """Options from a mapping. The error for an unknown name suggests the nearest known one.
+        """Options from a mapping; also with the numbers and types of NumPy and torch.
+
+        The error for an unknown name suggests the nearest known one.
 
         >>> RunOptions.of({"thread": 2})
         Traceback (most recent call last):
@@ -100,7 +105,7 @@ record_every=None, byzantine_listen=False, save_models=None)
         for name in given:
             if name not in known:
                 raise unknown("option", name, known)
-        return RunOptions(**given)
+        return RunOptions(**{name: plain(value) for name, value in given.items()})
 
     @property
     def changed(self) -> dict[str, Any]:

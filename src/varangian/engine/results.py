@@ -17,6 +17,7 @@ from varangian.core.errors import BadInput
 from varangian.core.files import whole
 from varangian.core.measures import higher_is_better as higher_is_better
 from varangian.core.scene import Scene
+from varangian.engine.fingerprint import what_differs
 from varangian.engine.recorder import Recorder
 from varangian.engine.triggers import SUCCESS
 from varangian.engine.world import World
@@ -170,7 +171,8 @@ def load(path: Path | str, fingerprint: str | None = None) -> xr.Dataset:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is not a result file: {str(error).splitlines()[0]}") from error
     if fingerprint is not None and result.attrs.get("fingerprint") != fingerprint:
-        raise BadInput(f"{path} belongs to another run; remove it, or run without --resume")
+        changed = what_differs(fingerprint, str(result.attrs.get("fingerprint")))
+        raise BadInput(f"{path} belongs to another run ({changed}); remove it, or run without --resume")
     return result
 
 

@@ -13,18 +13,21 @@ import torch
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
 from varangian.core.errors import BadInput
-from varangian.core.graph import Graph, TimeVarying
-from varangian.core.memory import check_fits
+from varangian.core.graph import AnyGraph, Graph, TimeVarying
 from varangian.core.scene import Byzantine, Scene
 from varangian.core.task import Task
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine import results, trained
 from varangian.engine.about import about
 from varangian.engine.callbacks import Callback
+from varangian.engine.check import check_run, check_schedule
 from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
-from varangian.engine.compute.memory import estimate
+from varangian.engine.compute.memory import check_memory
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
+from varangian.engine.failures import explained
+from varangian.engine.fingerprint import fingerprint
+from varangian.engine.first_round import play_first_round
 from varangian.engine.options import RunOptions, RunSettings, option_fields, takes_run_options
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
@@ -41,7 +44,7 @@ from varangian.studies.study import Study
 @takes_run_options
 def simulate(
     task: Task | Study | SceneOfSeed,
-    graph: Graph | TimeVarying | None = None,
+    graph: AnyGraph | TimeVarying | None = None,
     *,
     rule: Rule[Any] | None = None,
     attack: Attack[Any] | None = None,
@@ -63,7 +66,8 @@ def simulate(
         task: A study, which has its own graph and number of rounds; a task of your own; or a function from the seed to
             a task (or to a `Scene`, with a graph). With such a function every seed has its own data and starting
             model. With one task, seeds change only who is Byzantine, the attack, and the order of data.
-        graph: Who hears whom, for a task of your own. By default everyone hears everyone.
+        graph: Who hears whom, for a task of your own: a `Graph`, a networkx graph, or a function of the round. By
+            default everyone hears everyone.
         rule: How agents combine what they hear. By default the paper's rule.
         attack: What Byzantine agents send. By default nothing.
         byzantine: The number of Byzantine agents (drawn by seed), or their share, or a list of them.
@@ -90,14 +94,10 @@ def simulate(
     ('loss-based', 20)
     """
     how = RunOptions.of(options)
-    rule, attack = rule or loss_based(), attack or silent()
-    rounds = rounds if rounds is not None else task.rounds if isinstance(task, Study) else 100
-    if rounds < 1:
-        raise BadInput(f"a run needs at least one round, but rounds is {rounds}")
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if not len(numbers):
-        raise BadInput(f"a run needs at least one seed, but seeds is {seeds}")
-    folder = None if checkpoint is None else Path(checkpoint)
+    rule = loss_based() if rule is None else rule
+    attack = silent() if attack is None else attack
+    checked = check_run(task, graph, rule, attack, byzantine, rounds, seeds, callbacks, checkpoint, resume)
+    task, graph, rule, attack, byzantine, rounds, numbers, folder = checked
     said = about(task, rule, attack, byzantine, rounds, how)
     given = None if start is None else trained.read_start(start)
     cluster = chosen(engine)
@@ -114,12 +114,13 @@ def simulate(
         some = numbers[begun : begun + together]
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
         scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
+        check_schedule(scenes[0].task.schedule, rounds)
         execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
         recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
-        needed = estimate(scenes, rule, rounds // recorder.every, dtype, bool(byzantine))
-        check_fits(needed, "this run", execution.device, execution.memory)
+        attacking = attack if byzantine else None
+        check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
         world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen)
-        mark = checkpoints.fingerprint(world, rule, attack, rounds, how)
+        mark = fingerprint(world, rule, attack, rounds, how)
         keep = trained.kept(world.start.numel() * len(numbers), how.save_models)
         if resume and file and (found := finished(file, mark, some if keep else ())) is not None:
             parts.append(found)
@@ -158,15 +159,14 @@ def run(
     """
     world = attacked(world, attack)
     with torch.no_grad(), world.execution.applied():
-        state = begin(world, rule, attack)
-        if resume and saver.path and saver.path.exists():
-            state = checkpoints.load(saver.path, lambda round: begin(world, rule, attack, round), recorder, saver.mark)
+        loaded = saver.load(lambda round: begin(world, rule, attack, round), recorder) if resume else None
+        state = begin(world, rule, attack) if loaded is None else loaded
         began = time.perf_counter()
         for callback in callbacks:
             callback.start(world, state, rounds)
         try:
             while state.round < rounds:
-                after, seen = play_round(world, rule, attack, state)
+                after, seen = (play_round if state.round else play_first_round)(world, rule, attack, state)
                 recorder.record(world, after, seen, rounds)
                 state = after
                 for callback in callbacks:
@@ -175,6 +175,12 @@ def run(
         except KeyboardInterrupt:
             saver.keep(state, recorder)
             raise
+        except Exception as error:
+            kept = saver.rescue(state, recorder)
+            failed = explained(error, rule, attack, state.round + 1, kept)
+            if failed is None:
+                raise
+            raise failed from error
         finally:
             for callback in callbacks:
                 callback.end(world, state)

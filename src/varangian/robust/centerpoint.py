@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.core.memory import check_fits
 from varangian.robust.coordinatewise import median
 from varangian.robust.geometric import geometric_median
 from varangian.robust.stack import Array, Mask, admit, look, settled
@@ -18,6 +19,9 @@ _SMALLEST = 1e-300
 """A divisor that is never zero."""
 _AT_ONCE = 2**22
 """How many numbers to compute together."""
+
+_MANY = 256
+"""With more vectors than this, it is checked whether memory is enough for all directions in the plane."""
 
 Points = Float[Tensor, "neighbourhood n d"]
 
@@ -50,6 +54,8 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
     points = stack.vectors.double().masked_fill(~who[..., None], 0).reshape(-1, stack.n, stack.d)
     there = who.reshape(-1, stack.n)
     if stack.d == 2:
+        if stack.n > _MANY:
+            check_fits(16 * stack.n**3, f"a centerpoint of {stack.n} vectors in the plane", hint="use fewer vectors")
         at_once = max(1, _AT_ONCE // stack.n**3)
         parts = [_in_the_plane(*some) for some in zip(points.split(at_once), there.split(at_once), strict=True)]
         result = torch.cat(parts)

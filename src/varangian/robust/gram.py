@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.core.errors import BadInput
+from varangian.core.memory import check_fits
 from varangian.robust.stack import Array, Mask, Present, Stack, admit, everyone, look
 
 _AT_ONCE = 2**18
@@ -25,6 +26,8 @@ _AT_ONCE = 2**18
 _ROWS_AT_ONCE = 32
 """How many rows to multiply together. Products with earlier rows are known already: fewer rows at once save more of
 them, but need more calls."""
+_MANY = 4096
+"""With more vectors than this, it is checked whether memory is enough for their pairs."""
 _FARTHEST = 2.0**465
 """Vectors of float64 beyond about 1e140 are scaled down to it, so that squares and their sums stay finite."""
 
@@ -84,6 +87,7 @@ def centre_of(stack: Stack[Any], centre: Any) -> Float[Tensor, "*batch d"]:
 
 def products(stack: Stack[Any]) -> Products:
     """Inner products and squared distances of all pairs, and which vectors are present."""
+    check_pairs(stack)
     if stack.may_look:
         inner = _quick_products(stack)
         squared = _squared(inner)
@@ -95,6 +99,14 @@ def products(stack: Stack[Any]) -> Products:
     else:
         inner = _sure_products(stack, present, row(stack, first(present), present), stack.work)
     return Products(inner, _squared(inner), present)
+
+
+def check_pairs(stack: Stack[Any], tables: int = 6) -> None:
+    """Refuse to compare more pairs than memory holds. The program would be killed."""
+    if stack.n > _MANY:
+        neighbourhoods = stack.vectors.shape[:-2].numel()
+        what = f"comparing all pairs of {stack.n} vectors"
+        check_fits(8 * tables * neighbourhoods * stack.n**2, what, stack.vectors.device, hint="use fewer vectors")
 
 
 def squared_to(

@@ -14,6 +14,7 @@ of the contract.
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from varangian.core.errors import BadInput
@@ -69,6 +70,38 @@ class Accompanied(Protocol):
 def companion_of(rule: Rule[Any]) -> Companion | None:
     """What the rule needs a second model for. None if it needs none, and then a run has none."""
     return rule.companion if isinstance(rule, Accompanied) else None
+
+
+@runtime_checkable
+class WithWorkspace(Protocol):
+    """A rule or an attack whose memory grows faster than the number of models that one agent hears.
+
+    A run adds up what it needs before it starts, and refuses to start if that does not fit. Without this method, a few
+    copies of what an agent hears are taken to be enough.
+    """
+
+    def workspace(self, slots: int, shared: int) -> int:
+        """About how many bytes one agent needs at a time, if it hears `slots` models of `shared` numbers each."""
+        ...
+
+
+def workspace_of(value: object, slots: int, shared: int) -> int:
+    """The workspace of a rule or an attack, or of those inside it, whichever is the largest."""
+    own = value.workspace(slots, shared) if isinstance(value, WithWorkspace) else 0
+    if isinstance(value, type) or not is_dataclass(value):
+        return own
+    held = [getattr(value, one.name) for one in fields(value)]
+    inside = [part for each in held for part in (each if isinstance(each, tuple) else (each,))]
+    return max([own, *(workspace_of(part, slots, shared) for part in inside)])
+
+
+def pairs(slots: int, tables: int) -> int:
+    """The bytes of some tables with a number of 8 bytes for every pair of models that an agent hears.
+
+    >>> pairs(100, tables=3)
+    240000
+    """
+    return 8 * tables * slots**2
 
 
 def check_inner(name: str, rule: Rule[Any]) -> None:

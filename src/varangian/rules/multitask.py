@@ -23,7 +23,7 @@ from varangian.core.inbox import Inbox
 from varangian.core.layout import in_pieces
 from varangian.core.messages import finite_rows
 from varangian.core.task import JudgedOn, check_forgetting
-from varangian.rules.base import Combined
+from varangian.rules.base import Combined, pairs
 from varangian.rules.evidence import (
     Kept,
     Smoothed,
@@ -179,6 +179,9 @@ class relationship_learning:
             raise BadInput(f"the strength λ must be 0 or a positive number, but strength is {self.strength}")
         if not 0 < self.epsilon < math.inf:
             raise BadInput(f"ε must be a positive number, but epsilon is {self.epsilon}")
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=7)
 
     def init(self, table: Table) -> tuple[()]:
         return ()

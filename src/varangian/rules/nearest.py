@@ -9,6 +9,7 @@ from torch import Tensor
 from varangian import robust
 from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox
+from varangian.rules.base import pairs
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, tolerated
 from varangian.rules.robust_steps import (
@@ -58,6 +59,9 @@ class krum:
     def __post_init__(self) -> None:
         check_tolerated(self.f)
 
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=6)
+
     def init(self, table: Table) -> tuple[()]:
         return ()
 
@@ -101,6 +105,9 @@ class multi_krum:
         check_tolerated(self.f)
         if self.m is not None and self.m < 1:
             raise BadInput(f"multi_krum averages at least one model, but m is {self.m}")
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=6)
 
     def init(self, table: Table) -> tuple[()]:
         return ()

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian.core.inbox import Inbox
-from varangian.rules.base import Combined
+from varangian.rules.base import Combined, pairs
 from varangian.rules.evidence import Table, uniformly
 from varangian.rules.neighbourhoods import (
     check_tolerated,
@@ -55,6 +55,9 @@ class ios:
 
     def __post_init__(self) -> None:
         check_tolerated(self.f)
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=4)
 
     def init(self, table: Table) -> tuple[()]:
         return ()

@@ -21,6 +21,7 @@ from torch import Tensor
 from varangian import robust
 from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox, OfNeighbourhoods
+from varangian.rules.base import pairs
 from varangian.rules.evidence import Table
 from varangian.rules.neighbourhoods import check_tolerated, tolerated
 from varangian.rules.robust_steps import (
@@ -163,6 +164,9 @@ class geometric_median:
         if self.iterations < 1:
             raise BadInput(f"the geometric median needs at least one iteration, but iterations is {self.iterations}")
 
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=7)
+
     def init(self, table: Table) -> tuple[()]:
         return ()
 
@@ -208,6 +212,9 @@ class centerpoint:
         Computational Geometry & Applications 6, 1996.
     """
 
+    def workspace(self, slots: int, shared: int) -> int:
+        return 0 if shared == 1 else pairs(slots, tables=2 * slots if shared == 2 else 7)
+
     def init(self, table: Table) -> tuple[()]:
         return ()
 
@@ -250,6 +257,9 @@ class nearest_neighbour_mixing:
         check_tolerated(self.f)
         if self.then not in _THEN:
             raise BadInput(f"mixing can be followed by {', '.join(_THEN)}, but then is {self.then!r}")
+
+    def workspace(self, slots: int, shared: int) -> int:
+        return pairs(slots, tables=7)
 
     def init(self, table: Table) -> tuple[()]:
         return ()

@@ -6,7 +6,6 @@ snapshot. Random draws are addressed by agent and round, so the results are the 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +23,14 @@ from varangian.core.scene import Byzantine, Scene
 from varangian.core.user_code import carried
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
+from varangian.engine.check import check_schedule
 from varangian.engine.cluster.actors import LostShard, started_actors
 from varangian.engine.cluster.partition import parts as partitioned
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
 from varangian.engine.cluster.shard import Array, ShardOptions, StageTimes
 from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
+from varangian.engine.fingerprint import identity, text_of
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.simulated import Result, finished, joined, save_finished
@@ -53,14 +54,23 @@ class Job:
     def mark(self, options: RunOptions) -> str:
         """A fingerprint. A finished result is reused only if its fingerprint is the same."""
         task, graph = self.scene.task, self.scene.graph
-        about = (self.seed, self.byzantine, self.rule, self.attack, self.rounds, task.judge, task.optimiser)
-        digest = hashlib.sha256(
-            repr((about, options.fingerprint, task.agents, task.model.parameters, task.step_size)).encode()
+        return text_of(
+            {
+                "rule": identity(self.rule),
+                "attack": identity(self.attack),
+                "rounds": self.rounds,
+                "seeds": self.seed,
+                "byzantine": self.byzantine,
+                "model": (task.agents, task.model.parameters, self.scene.start),
+                "loss": getattr(task.model, "loss", None),
+                "schedule": check_schedule(task.schedule, self.rounds),
+                "optimiser": repr(task.optimiser),
+                "judging": task.judge,
+                "step-size": task.step_size,
+                "options": repr(options.fingerprint),
+                "graph": (graph.senders, graph.offsets) if isinstance(graph, Graph) else None,
+            }
         )
-        given = (graph.senders, graph.offsets) if isinstance(graph, Graph) else ()
-        for tensor in given if self.scene.start is None else (*given, self.scene.start):
-            digest.update(tensor.numpy().tobytes())
-        return digest.hexdigest()
 
 
 def on_cluster(

@@ -27,6 +27,7 @@ from varangian.core.models.base import Models, Sample
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine.cluster.subnetwork import Part, world_of
 from varangian.engine.device import torch_dtype
+from varangian.engine.fingerprint import fingerprint
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import adapt, listen
@@ -80,9 +81,7 @@ class Shard:
         self.spent = StageTimes()
         self.world: World = replace(world, judging=_Timed(world.judging, self.spent))
         self.recorder = Recorder(shard_options.every, shard_options.snapshots)
-        self.mark = checkpoints.fingerprint(
-            self.world, shard_options.rule, shard_options.attack, shard_options.rounds, options
-        )
+        self.mark = fingerprint(self.world, shard_options.rule, shard_options.attack, shard_options.rounds, options)
         self._to = [rows.to(self.device) for rows in part.to]
         self._at = [rows.to(self.device) for rows in part.at]
         self._place = part.place.to(self.device)

@@ -8,12 +8,49 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from varangian.attacks.base import AnyAttack
+from varangian.core.checks import shown
 from varangian.core.draws import Draws
+from varangian.core.execution import Execution
+from varangian.core.memory import check_fits
 from varangian.core.scene import Scene
-from varangian.rules.base import Rule, companion_of
+from varangian.rules.base import Rule, companion_of, workspace_of
 
 LEAST_PER_AGENT = 600
 """The fewest bytes that a network needs for an agent."""
+
+
+def check_memory(
+    scenes: Sequence[Scene],
+    rule: Rule[Any],
+    attack: AnyAttack | None,
+    recorded: int,
+    dtype: torch.dtype,
+    execution: Execution,
+) -> None:
+    """Refuse a run that does not fit into memory, before it starts.
+
+    Args:
+        scenes: The networks that run side by side.
+        rule: How agents combine what they hear.
+        attack: What Byzantine agents send. None if there are none.
+        recorded: How many rounds are recorded.
+        dtype: The number type.
+        execution: The device and the memory that the run may use.
+    """
+    needed = estimate(scenes, rule, recorded, dtype, attack is not None)
+    check_fits(needed, "this run", execution.device, execution.memory)
+    most, shared = largest_hub(scenes), scenes[0].task.model.shared
+    for who in (rule, attack):
+        what = f"{shown(who, 100)} compares all pairs of the {most} models that one agent hears, and"
+        more = workspace_of(who, most, shared)
+        check_fits(needed + more, what, execution.device, execution.memory, "use another one, or smaller hubs")
+
+
+def largest_hub(scenes: Sequence[Scene]) -> int:
+    """How many models the agent with the most neighbours hears, its own included."""
+    graphs = [scene.graph(0) if callable(scene.graph) else scene.graph for scene in scenes]
+    return 1 + max(int(graph.degrees.max()) for graph in graphs)
 
 
 def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: torch.dtype, any_byzantine: bool) -> int:
