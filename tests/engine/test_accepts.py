@@ -189,3 +189,7 @@ def test_rules_take_numbers_of_numpy(plain: Any, numpy: Any) -> None:
 def test_attacks_take_numbers_of_numpy(plain: Any, numpy: Any) -> None:
     settings: dict[str, Any] = {"byzantine": [1], "rounds": 2}
     np.testing.assert_array_equal(losses(task(), attack=numpy, **settings), losses(task(), attack=plain, **settings))
+
+
+def test_one_parameter_to_share_needs_no_list() -> None:
+    assert task(share="bias").model.shared == task(share=["bias"]).model.shared == 2

@@ -92,6 +92,20 @@ class Sends:
         return self.make(view)
 
 
+class Poison(Sends):
+    """An attack on data."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__(lambda view: (ToAll(view.own), ()))
+        self.change = change
+
+    def __repr__(self) -> str:
+        return "poison()"
+
+    def poison(self, sample: Any, labels: int) -> Any:
+        return self.change(sample)
+
+
 class Functional(nn.Module):
     def __init__(self, always: bool) -> None:
         super().__init__()
@@ -191,6 +205,8 @@ DOOR: dict[str, Case] = {
     "a metric that is no function": Case(
         lambda: labelled(**TESTED, metrics={"mine": "accuracy"}), "metric 'mine' must be a function"
     ),
+    "metrics as a list": Case(lambda: labelled(**TESTED, metrics=[broken]), "metrics must be functions by name"),
+    "metrics without test data": Case(lambda: labelled(metrics={"mine": broken}), "metrics are measured on test data"),
     "epoch as a wrong word": Case(lambda: regression(epoch="bogus"), "unknown epoch 'bogus'"),
     "epoch 0": Case(lambda: regression(epoch=0), "epoch must be a whole number of at least 1, but is 0"),
     "judge as a wrong word": Case(lambda: regression(judge="bogus"), "unknown judge 'bogus'; (known: next, same)"),
@@ -281,6 +297,8 @@ DOOR: dict[str, Case] = {
     "a study by its name": Case(lambda: run(task="school"), "task is the text 'school'; write studies.school()"),
     "a module as a task": Case(lambda: run(task=net()), "pass a Task, a study or a function from the seed to a Task"),
     "a graph of another size": Case(lambda: run(graph=Graph.ring(5)), "the graph has 5 agents, but the task has 4"),
+    "a graph of 2.5 agents": Case(lambda: Graph.ring(2.5), "the number of agents of a graph must be a whole number"),
+    "a graph of no agents": Case(lambda: Graph.star(0), "a graph needs at least one agent, not 0"),
     "a matrix as a graph": Case(lambda: run(graph=np.ones((4, 4))), "graph must be a Graph, a networkx graph or"),
     "a graph by its class": Case(lambda: run(graph=Graph), "graph must be a Graph"),
     "a function that returns no graph": Case(lambda: run(graph=lambda round: None), "graph(0) must return a Graph"),
@@ -350,6 +368,13 @@ DOOR: dict[str, Case] = {
     "silence that is no mask": Case(
         lambda: run(attack=Sends(lambda view: (ToAll(view.own, torch.zeros(1)), ())), **SILENT),
         "sends() returns silent",
+    ),
+    "poison of another shape": Case(
+        lambda: run(attack=Poison(lambda sample: sample[:1]), **SILENT),
+        "attack poison() poisons a sample of [((1, 2",
+    ),
+    "poison of another type": Case(
+        lambda: run(attack=Poison(lambda sample: (sample[0].double(), sample[1])), **SILENT), "torch.float64"
     ),
     "an attack that returns a tensor": Case(
         lambda: run(attack=Sends(lambda view: view.own), **SILENT), "return ToAll(rows) or ToEach(rows)"

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from varangian.core.checks import whole_number
 from varangian.core.errors import BadInput
 from varangian.core.geometric import distinct, pairs_within
 from varangian.core.memory import check_fits
@@ -132,8 +133,7 @@ class Graph:
     @staticmethod
     def from_edges(agents: int, edges: Iterable[tuple[int, int]] | np.ndarray[Any, Any]) -> Graph:
         """A graph from pairs (sender, receiver). Duplicates and self-loops are allowed and change nothing."""
-        if agents < 1:
-            raise BadInput(f"a graph needs at least one agent, not {agents}")
+        agents = _size(agents)
         pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))
         pairs = pairs.reshape(-1, 2) if not pairs.size else pairs
         if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in "iu"):
@@ -166,16 +166,14 @@ class Graph:
     @staticmethod
     def complete(n: int) -> Graph:
         """Every agent hears every other agent."""
-        if n < 1:
-            raise BadInput(f"a graph needs at least one agent, not {n}")
+        n = _size(n)
         check_fits(120 * n * n, f"a complete graph of {n} agents")
         return Graph.from_edges(n, np.stack(np.divmod(np.arange(n * n), n), axis=1))
 
     @staticmethod
     def ring(n: int, k: int = 1) -> Graph:
         """Every agent hears the k nearest agents on each side."""
-        if k < 0:
-            raise BadInput(f"k, the number of neighbours on each side of a ring, must not be negative, but is {k}")
+        n, k = _size(n), whole_number(k, "k, the number of neighbours on each side of a ring,", least=0)
         agent = np.arange(n)
         steps = [step for step in range(-k, k + 1) if step]
         pairs = [np.stack(((agent + step) % n, agent), axis=1) for step in steps]
@@ -184,7 +182,7 @@ class Graph:
     @staticmethod
     def star(n: int) -> Graph:
         """Agent 0 hears all others, and all others hear agent 0."""
-        leaves = np.arange(1, n)
+        leaves = np.arange(1, _size(n))
         hub = np.zeros_like(leaves)
         return Graph.from_edges(n, np.concatenate((np.stack((hub, leaves), 1), np.stack((leaves, hub), 1))))
 
@@ -193,8 +191,7 @@ class Graph:
         """The two agents of every pair hear each other with probability p."""
         import networkx as nx
 
-        if n < 1:
-            raise BadInput(f"a graph needs at least one agent, not {n}")
+        n = _size(n)
         if not 0 <= p <= 1:
             raise BadInput(f"p, the probability of an edge, must be between 0 and 1, but is {p}")
         return Graph.from_networkx(nx.fast_gnp_random_graph(n, p, seed=seed))
@@ -281,6 +278,13 @@ class Graph:
         span = slice(first, last + 1) if last - first + 1 == len(rows) else None
         everyone, complete = len(rows) == len(hearing), int(slots.min()) == self.agents
         return Neighbourhoods(receivers, self.senders[edge].T, present.T, dense, rows, span, everyone, complete)
+
+
+def _size(agents: Any) -> int:
+    number = whole_number(agents, "the number of agents of a graph")
+    if number < 1:
+        raise BadInput(f"a graph needs at least one agent, not {number}")
+    return number
 
 
 AnyGraph = Union[Graph, "nx.Graph[Any]"]

@@ -252,7 +252,7 @@ class Task:
         metrics: Mapping[str, Metric | Accumulating] | None = None,
         batch: int = 10,
         epoch: EpochEnds | int = "longest",
-        share: Sequence[str] | None = None,
+        share: Sequence[str] | str | None = None,
         step_size: PerAgent = 0.1,
         forgetting: PerAgent = 0.1,
         skip: PerAgent = 0.0,
@@ -300,6 +300,11 @@ class Task:
         (4, 4)
         """
         check_model(model, loss)
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise BadInput(f"metrics must be functions by name, but is {shown(metrics)}")
+        if metrics and test is None and not watch_training:
+            raise BadInput("metrics are measured on test data; give test=, or watch_training=True")
+        share = [share] if isinstance(share, str) else share
         stream = Batches.of(_pool(train, "train"), batch, epoch)
         stacked = tried(Stacked.of(model, loss, share), stream.pool, "training", stream.batch)
         measures = _measures(stacked, stream.pool, metrics or {})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
+from varangian.core.checks import shown
 from varangian.core.draws import Draws, prefetched
+from varangian.core.errors import BadInput
 from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
@@ -247,12 +250,27 @@ def poisoned(world: World, attack: AnyAttack) -> World:
     seen = held or [world.sample(0)[-1]]
     count = 0 if seen[0].is_floating_point() else max(int(labels.max()) for labels in seen) + 1
 
+    def of_byzantine(clean: Sample) -> tuple[Sample, Sample]:
+        """The samples of Byzantine agents, and what the attack makes of them."""
+        own = tuple(part[byzantine] for part in clean)
+        return own, attack.poison(own, count)
+
     def sample(round: int) -> Sample:
         clean = world.sample(round)
-        changed = attack.poison(tuple(part[byzantine] for part in clean), count)
+        _, changed = of_byzantine(clean)
         return tuple(part.index_copy(0, byzantine, new) for part, new in zip(clean, changed, strict=True))
 
+    check_poisoned(attack, *of_byzantine(world.sample(0)))
     return replace(world, sample=sample)
+
+
+def check_poisoned(attack: AnyAttack, clean: Sample, changed: Any) -> None:
+    """Refuse a poisoned sample that has other shapes or types than the clean one."""
+    wanted = [(tuple(part.shape), part.dtype) for part in clean]
+    parts = changed if isinstance(changed, tuple) else (changed,)
+    got = [(tuple(part.shape), part.dtype) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+    if got != wanted:
+        raise BadInput(f"attack {shown(attack, 100)} poisons a sample of {wanted} into {got}; both must be the same")
 
 
 def placed(task: Task, execution: Execution) -> Task:

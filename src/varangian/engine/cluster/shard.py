@@ -28,6 +28,7 @@ from varangian.engine import checkpoint as checkpoints
 from varangian.engine.cluster.subnetwork import Part, world_of
 from varangian.engine.device import torch_dtype
 from varangian.engine.fingerprint import fingerprint
+from varangian.engine.first_round import CheckedAttack, CheckedRule
 from varangian.engine.options import RunOptions
 from varangian.engine.recorder import Recorder
 from varangian.engine.round import adapt, listen
@@ -131,6 +132,8 @@ class Shard:
             began, judged = time.perf_counter(), self.spent.judge
             self.spent.exchange += began - self._waiting
             rule, attack = self.shard_options.rule, self.shard_options.attack
+            if not self.state.round:
+                rule, attack = CheckedRule(rule), CheckedAttack(attack)
             after, seen = listen(self.world, rule, attack, self.state, adapted, optimiser, honest)
             self.spent.combine += time.perf_counter() - began - (self.spent.judge - judged)
             self.recorder.record(self.world, after, seen, self.shard_options.rounds)
