@@ -56,6 +56,25 @@ def test_the_configuration_runs_again_from_anywhere(here: Path, monkeypatch: pyt
     assert first.read_text(encoding="utf-8") == second.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("no_figures")
+def test_a_study_that_forgets_to_seed_torch_repeats_too(here: Path) -> None:
+    (here / "forgetful.py").write_text(STUDY.replace("torch.manual_seed(seed)", "pass"), encoding="utf-8")
+    for out in ("one", "two"):
+        assert varangian_("run", "forgetful.py", "--rule", "alone", "--seeds", 2, "--out", out).status == 0
+    assert_same_bits(here / "one", here / "two")
+    assert len({row["loss_mean"] for row in rows_of(here / "one")}) > 1
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_source_that_is_gone_is_said_to_be(here: Path) -> None:
+    assert varangian_(*OWN, "--out", "run", "-q").status == 0
+    (here / "mine.py").rename(here / "moved.py")
+    said = varangian_("run", "run/config.toml", "--out", "again")
+    assert_refused(said, ["no file mine.py", str(here / "run"), f"none at {here / 'mine.py'}"])
+    (here / "moved.py").rename(here / "run" / "mine.py")  # beside the configuration it is found again
+    assert varangian_("run", "run/config.toml", "--out", "again", "-q").status == 0
+
+
 def test_paths_in_a_configuration_refer_to_its_folder_and_typed_ones_to_this_one(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,8 @@ class Offered(Mapping[str, Any]):
         beside = self.folder / Path(place).expanduser()
         path = Path(known.path) if known is not None and Path(known.path).is_file() else beside
         if not path.exists():
-            raise BadInput(f"there is no file {place}{_similar(path)}{_looked_in(path, place)}")
+            recorded = "" if known is None else f", and none at {known.path}"
+            raise BadInput(f"there is no file {place}{_similar(path)}{_looked_in(path, place)}{recorded}")
         return read_file(path)
 
     def _of_module(self, place: str) -> tuple[ModuleType, Origin]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +20,7 @@ from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.studies.study import Study
 
+Made = TypeVar("Made")
 SceneOfSeed = Callable[[int], Task | Scene]
 """From a seed to its task, or to its task with a graph."""
 NO_SETTING = {"setting": False}
@@ -33,10 +34,10 @@ def scene_of(task: Task | Study | SceneOfSeed, graph: Graph | TimeVarying | None
     if isinstance(task, Study):
         if graph is not None:
             raise BadInput("a study has its own graph; leave out graph, or pass a task")
-        return task.scene(seed)
+        return _seeded(task.scene, seed)
     if not isinstance(task, Task) and not callable(task):
         raise BadInput(f"pass a study, a Task or a function from the seed to a Task, not {type(task).__name__}")
-    made = task if isinstance(task, Task) else task(seed)
+    made = task if isinstance(task, Task) else _seeded(task, seed)
     if isinstance(made, Scene):
         if graph is not None:
             raise BadInput("a scene has its own graph; leave out graph, or return a task")
@@ -44,6 +45,13 @@ def scene_of(task: Task | Study | SceneOfSeed, graph: Graph | TimeVarying | None
     if not isinstance(made, Task):
         raise BadInput(f"a function of the seed must return a Task or a Scene, but returned {type(made).__name__}")
     return Scene(made, graph if graph is not None else Graph.complete(made.agents))
+
+
+def _seeded(make: Callable[[int], Made], seed: int) -> Made:
+    """What a function makes of a seed. Layers draw their first weights from torch, so its generator is seeded too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(seed)
 
 
 @dataclass(frozen=True)
