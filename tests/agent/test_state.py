@@ -12,12 +12,12 @@ from small_tasks import softmax
 from varangian import BadInput, rules
 from varangian.agent.peer_round import Peer, Share
 from varangian.agent.state import GENERATIONS, Saver, fingerprint, last_round, load, next_session
-from varangian.core.optimisers import adam
+from varangian.core.optimisers import adam, sgd
 from varangian.engine.state import State
 
 
-def peer_of(rule: Any = None, number: int = 1) -> Peer:
-    task = softmax(3, optimiser=adam()).part(torch.tensor([number]))
+def peer_of(rule: Any = None, number: int = 1, optimiser: Any = None) -> Peer:
+    task = softmax(3, optimiser=optimiser or adam()).part(torch.tensor([number]))
     others = tuple(other for other in range(3) if other != number)
     return Peer(Share(task, number, others), rule or rules.anchored())
 
@@ -39,6 +39,13 @@ def peer() -> Peer:
 @pytest.fixture(scope="module")
 def states(peer: Peer) -> list[State]:
     return states_of(peer, 3)
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Peer, list[State]]:
+    """An agent with a short file."""
+    peer = peer_of(rules.average(), optimiser=sgd())
+    return peer, states_of(peer, 3)
 
 
 def same(one: State, other: State) -> bool:
@@ -63,7 +70,8 @@ def test_the_newest_state_is_found_again_and_goes_on_with_the_same_bits(
     assert last_round(tmp_path) == 2
 
 
-def test_a_file_cut_at_any_byte_costs_only_its_own_round(peer: Peer, states: list[State], tmp_path: Path) -> None:
+def test_a_file_cut_at_any_byte_costs_only_its_own_round(small: tuple[Peer, list[State]], tmp_path: Path) -> None:
+    peer, states = small
     mark = fingerprint(peer, "a")
     saver = Saver(tmp_path, mark)
     for state in states[:2]:
@@ -84,7 +92,8 @@ def _round(path: Path) -> int:
     return int.from_bytes(path.read_bytes()[64:72], "big")
 
 
-def test_any_changed_byte_is_noticed(peer: Peer, states: list[State], tmp_path: Path) -> None:
+def test_any_changed_byte_is_noticed(small: tuple[Peer, list[State]], tmp_path: Path) -> None:
+    peer, states = small
     mark = fingerprint(peer, "a")
     saver = Saver(tmp_path, mark)
     for state in states[:2]:

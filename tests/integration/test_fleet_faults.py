@@ -53,8 +53,14 @@ def heard_by(fleet: Fleet, name: str) -> set[str]:
     return set() if status is None else set(status["ages"])
 
 
+def starts_of(member: Member) -> list[int]:
+    """The rounds at which the process of a member has started."""
+    return [line["round"] for line in Tail(member.tail.path).lines() if line.get("event") == "start"]
+
+
 def everybody_goes_on(fleet: Fleet, members: list[Member] | None = None) -> None:
     chosen = fleet.members if members is None else members
+    fleet.look()  # what they have written so far does not count
     now = {member.name: round_of(fleet, member.name) for member in chosen}
     until(fleet, lambda: all(round_of(fleet, name) > round + 2 for name, round in now.items()))
 
@@ -67,10 +73,9 @@ def test_three_of_ten_are_killed_and_come_back_where_they_were() -> None:
             assert member.process is not None and member.process.pid is not None
             os.kill(member.process.pid, signal.SIGKILL)
             member.process.join()
+        until(fleet, lambda: all(len(starts_of(member)) == 2 for member in killed))
+        assert all(starts_of(member)[0] == 0 and starts_of(member)[1] > 0 for member in killed)
         everybody_goes_on(fleet)
-        for member in killed:
-            starts = [line["round"] for line in Tail(member.tail.path).lines() if line.get("event") == "start"]
-            assert member.starts == 2 and starts[0] == 0 and starts[1] > 0
         others = {member.name for member in fleet.members}
         until(fleet, lambda: all(heard_by(fleet, one) == others - {one} for one in others))
 
@@ -105,6 +110,7 @@ def test_nobody_waits_for_a_slow_neighbour() -> None:
         assert slow.process is not None and slow.process.pid is not None
         os.kill(slow.process.pid, signal.SIGSTOP)
         try:
+            fleet.look()
             before = round_of(fleet, slow.name)
             everybody_goes_on(fleet, [fleet.members[0], fleet.members[2]])
             assert round_of(fleet, slow.name) <= before + 1
