@@ -181,7 +181,10 @@ class ZenohTransport:
 
         with suppress(zenoh.ZError):
             for sample in inbox:
-                self._deliver(sender, sample.payload)
+                try:
+                    self._deliver(sender, sample.payload)
+                except Exception:  # one bad delivery must not make this agent deaf to its neighbour
+                    log.exception("could not deliver a message of %s", sender)
 
     def _notice(self, event: zenoh.LinkEvent) -> None:
         import zenoh
