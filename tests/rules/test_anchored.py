@@ -76,8 +76,9 @@ def test_even_the_agents_own_model_is_dropped_if_it_is_worse_than_the_anchor() -
 def test_without_a_new_sample_nobody_listens_and_nothing_is_remembered() -> None:
     stale, new = heard([2, 0], [5, 0], [0, 1], fresh=False), heard([2, 0], [1, 0], [0, 1])
     assert first_of(anchored(), stale) == ([5, 0], [1, 0])
-    memory = anchored().combine(stale, anchored().init(stale.own.new_zeros(2, 2))).state
-    assert not any(leaf.any() for leaf in tree_leaves(memory))
+    start = anchored().init(stale.own.new_zeros(2, 2))
+    memory = anchored().combine(stale, start).state
+    assert all(torch.equal(*pair) for pair in zip(tree_leaves(memory), tree_leaves(start), strict=True))
     assert first_of(anchored(), stale, new) == first_of(anchored(), new)
 
 
@@ -175,7 +176,6 @@ class Series:
     def accepts(self, value: float) -> bool:
         self.n += 1
         p = max(self.nu, 1 / self.n)
-        value = min(max(value, -5.0), 5.0)
         # The variance of a mixture of what was known, with weight 1 − p, and the new value, with weight p.
         after = (1 - p) * self.mean + p * value
         square = (1 - p) * (self.variance + self.mean**2) + p * value**2
@@ -207,7 +207,8 @@ def test_agent_by_agent(seed: int, dense: bool, z: tuple[float, float, float]) -
                 message = torch.cat((inbox.rows[inbox.source[k, slot]], inbox.own[k, 3:]))
                 above = excess(message)
                 own = above if slot == 0 else own
-                values = (above, above, above, above - own)
+                counted, of_own = (min(max(value, -5.0), 5.0) for value in (above, own))
+                values = (counted, counted, counted, counted - of_own)
                 verdicts = [one.accepts(value) for one, value in zip(series[k, sender], values, strict=True)]
                 if all(verdicts) and above <= 5.0:
                     kept.append((0.5 if slot == 0 else 1.0, message))

@@ -29,7 +29,6 @@ from varangian.rules.comparison import (
     Unit,
     compare,
     constants,
-    newest,
     not_significantly_worse,
     unit_after,
 )
@@ -72,7 +71,7 @@ class Measure(NamedTuple):
     """What losses are compared with."""
 
     alone: Float[Tensor, "agent 1"]
-    """The anchor's loss; infinite where it is not known."""
+    """The anchor's loss, or −∞ where it is not known: then every loss is infinitely above it."""
     inverse: Float[Tensor, "agent 1"]
     """One over the unit."""
 
@@ -92,7 +91,8 @@ class anchored:
         K_k = {l : δ_lk ≤ s,  d_lk ≤ z √(p v_lk)  for all ν}
         c_k = Σ_{l∈K_k} a_lk θ̂_l,  a_lk ∝ 1
         θ_k = a_k + w_k (c_k − a_k)
-        w_k = argmin_{w∈[0,1]} Σ ℓ(a_k + w (c_k − a_k); ξ_k) / φ_k + λ (1 − w)²
+        w_k = argmin_{w∈[0,1]} F_k(w) + λ (1 − w)²
+        F_k(w) ← (1 − ν) F_k(w) + ℓ(a_k + w (c_k − a_k); ξ_k) / φ_k
 
     The anchor a_k is a second model of the agent, which never listens. Neighbours and the agent's own cooperative model
     θ̂_k are compared with it, on a sample that nobody has trained on. The unit φ_k is the anchor's smoothed loss. d_lk
@@ -100,18 +100,18 @@ class anchored:
     longest time scale, neighbours must not be significantly worse than the agent's own model either: copies of it, with
     an error added, are as good as the anchor for long. In the mean c_k, the agent's own model counts half.
 
-    The leash w_k is the share that would have been best so far. Losses at w = 0, ½ and 1 give a parabola in each round.
-    The sum over all rounds forgets with `leash`. If c_k is much farther from the anchor than usual, the agent goes a
-    part of the way only: a sender that was good for long cannot move it far at once.
+    The leash w_k is the share that would have been best so far. Losses at w = 0, ½ and 1 give a parabola in each round;
+    F_k is the sum over all rounds, and forgets with `leash`. If c_k is much farther from the anchor than usual, the
+    agent goes a part of the way only: a sender that was good for long cannot move it far at once.
 
     With `rule`, the model that this other rule combines is the candidate c_k.
 
     An agent without a new sample does not listen: a model may be made to look good on a sample that was trained on.
     Nor does an agent whose anchor has no finite loss.
 
-    Guarantee, whatever arrives: where the loss is a parabola along the way to c_k, the discounted sum of the losses of
-    θ_k on the judged samples, in units of φ_k, is at most that of the anchor plus λ, and at most that of c_k. For
-    convex risks that are known exactly, `sudden=0` gives r_k(θ_k) ≤ r_k(a_k) in every round.
+    Guarantee, whatever arrives, where the loss is a parabola along the way to c_k: the discounted sum of losses on
+    judged samples, in units of φ_k, is at most that of the anchor plus λ. For convex risks that are known exactly,
+    `sudden=0` gives r_k(θ_k) ≤ r_k(a_k) in every round.
 
     Limits: the guarantee is for the samples that were judged. What it says about new data depends on how many there
     are. Messages that are as good as honest ones, as far as samples can tell, are kept and take their share of the
@@ -177,8 +177,9 @@ class anchored:
     def combine(self, inbox: Inbox, state: Memory) -> Combined[Memory]:
         alone = inbox.anchor_loss(self.judge)
         known = everyone(alone)
-        unit = unit_after(alone[:, 0], known[:, 0], state.unit, UNIT_FORGETS)
-        measure = Measure(alone, unit.loss.clamp(min=torch.finfo(alone.dtype).tiny).reciprocal_()[:, None])
+        newest, unit = unit_after(alone[:, 0], known[:, 0], state.unit, UNIT_FORGETS)
+        inverse = unit.loss.clamp(min=torch.finfo(alone.dtype).tiny).reciprocal_()
+        measure = Measure(alone.nan_to_num(posinf=-math.inf), inverse[:, None])
         compared: Compared | tuple[()] = ()
         inner: Any = ()
         if self.rule is None:
@@ -187,7 +188,7 @@ class anchored:
         else:
             models, weights, inner, _ = self.rule.combine(inbox, state.inner)
             candidate = Candidate(torch.where(finite_rows(models), models, inbox.anchor), weights, known)
-        models, way, leash, distance = self._on_leash(inbox, candidate, measure, unit, state)
+        models, way, leash, distance = self._on_leash(inbox, candidate, measure, newest, state)
         weights = candidate.weights
         if weights is not None:
             weights = weights * way
@@ -197,38 +198,38 @@ class anchored:
 
     def _of_neighbours(self, inbox: Inbox, measure: Measure, before: Compared) -> tuple[Candidate, Compared]:
         """The mean of those who are significantly worse neither than the anchor nor than the agent's own model."""
-        loss = inbox.loss(self.judge)
-        seen = everyone(loss) & everyone(measure.alone)
-        excess = torch.where(seen, measure.excess(loss), LARGEST)
-        reference = loss.new_zeros(len(loss), 1, len(self.scales) + 1)
-        reference[:, 0, -1] = excess[:, 0]
-        memories = constants((*self.scales, self.scales[-1]), loss.dtype, loss.device)
-        pace, compared = compare(excess[:, :, None] - reference, seen, memories, before)
-        z = constants((*self.significance, self.own_significance), loss.dtype, loss.device)
-        kept = not_significantly_worse(pace, compared, z) & (excess <= self.sudden) & seen
-        share = kept.to(loss.dtype)
-        share[:, 0] *= OWN_SHARE
+        loss, scales = inbox.loss(self.judge), len(self.scales)
+
+        def row(*values: float) -> Float[Tensor, " number"]:
+            return constants(values, loss.dtype, loss.device)
+
+        excess = measure.excess(loss)
+        seen = excess < math.inf
+        # In the last series, the agent's own model takes the place of the anchor.
+        counted = excess.clamp(-LARGEST, LARGEST)
+        series = torch.addcmul(counted[:, :, None], counted[:, :1, None], row(*[0.0] * scales, -1.0))
+        pace, compared = compare(series, seen, row(*self.scales, self.scales[-1]), before)
+        kept = not_significantly_worse(pace, compared, row(*self.significance, self.own_significance))
+        share = (kept & (excess <= self.sudden)) * row(OWN_SHARE, *[1.0] * (loss.shape[1] - 1))
         total = share.sum(1, keepdim=True)
         weights = share / total.clamp(min=OWN_SHARE)
         return Candidate(inbox.mix(weights), weights, total > 0), compared
 
     def _on_leash(
-        self, inbox: Inbox, candidate: Candidate, measure: Measure, unit: Unit, state: Memory
+        self, inbox: Inbox, candidate: Candidate, measure: Measure, newest: Float[Tensor, " agent"], state: Memory
     ) -> tuple[Models, Float[Tensor, "agent 1"], Leash, Float[Tensor, " agent"]]:
         """From the anchor towards the candidate: the models, how much of the way, and what is remembered."""
         anchor, before = inbox.personal
-        step = (anchor - before).square().sum(1)
-        usual = torch.maximum(state.distance, step).mul_(self.reach**2)
-        most = torch.where(state.distance > 0, usual, math.inf)
+        step = (anchor - before).square_().sum(1)
+        most = torch.maximum(state.distance, step).mul_(self.reach**2).masked_fill_(state.distance == 0, math.inf)
         towards, share, distance = within_reach(candidate.models, anchor, most)
         both = torch.stack((torch.lerp(anchor, towards, 0.5), towards), 1)
         excess = measure.excess(inbox.model.judge(both, inbox.samples[self.judge]))
         # A comparison with nan is false. A candidate that is too bad to go to counts against later ones.
         fine, too_bad = (excess <= self.sudden).all(1, keepdim=True), (self.sudden / 2, self.sudden)
-        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device)) * candidate.anyone
+        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device)).mul_(candidate.anyone)
         w, leash = pull(excess[:, 0], excess[:, 1], self.leash, self.trust, state.leash)
         usable = fine & candidate.anyone
         w = w[:, None] * usable
-        distance = state.distance.lerp(distance, newest(unit.rounds, DISTANCE_FORGETS))
-        distance = torch.where(usable[:, 0], distance, state.distance)
-        return torch.where(usable, torch.lerp(anchor, towards, w), anchor), w * share, leash, distance
+        distance = state.distance.lerp(distance, newest.clamp(min=DISTANCE_FORGETS).mul_(usable[:, 0]))
+        return torch.lerp(anchor, towards, w), w * share, leash, distance

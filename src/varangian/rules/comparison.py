@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.rules.evidence import Kept, Table
@@ -25,24 +25,24 @@ LARGEST = 5.0
 class Unit(NamedTuple):
     """The smoothed loss of each agent's anchor: the unit of all differences. No message can change it."""
 
-    rounds: PerAgent
+    age: PerAgent
+    """(t + 3) / 4 after t rounds. One over it is the weight of the newest round, so the first rounds soon fade."""
     loss: PerAgent
 
     @staticmethod
     def start(agents: PerAgent) -> Unit:
-        return Unit(torch.zeros_like(agents), torch.zeros_like(agents))
+        return Unit(torch.full_like(agents, 0.75), torch.zeros_like(agents))
 
 
-def newest(rounds: PerAgent, least: float) -> PerAgent:
-    """max(ν, 4 / (t + 3)): the weight of the newest of t rounds in an average. The first rounds are soon forgotten."""
-    return (rounds + 3).reciprocal_().mul_(4).clamp_(min=least)
+def unit_after(loss: PerAgent, known: Bool[Tensor, " agent"], before: Unit, forgetting: float) -> tuple[PerAgent, Unit]:
+    """The weight of the newest round, before any lower bound, and the unit with the anchor's loss of this round.
 
-
-def unit_after(loss: PerAgent, known: Tensor, before: Unit, forgetting: float) -> Unit:
-    """The unit with the anchor's loss of this round in it. A round with no known loss changes nothing."""
-    rounds = before.rounds + known
-    new = before.loss.lerp(loss.abs(), newest(rounds, forgetting))
-    return Unit(rounds, torch.where(known, new, before.loss))
+    A round with no known loss changes nothing.
+    """
+    age = torch.add(before.age, known, alpha=0.25)
+    newest = age.reciprocal()
+    after = before.loss.lerp(loss.abs(), newest.clamp(min=forgetting))
+    return newest, Unit(age, torch.where(known, after, before.loss))
 
 
 class Compared(NamedTuple):
@@ -71,7 +71,7 @@ def compare(
     heard = seen.to(differences.dtype)
     times = before.times + heard
     pace = torch.maximum((heard / times.clamp(min=1))[:, :, None], memories * heard[:, :, None])
-    change = differences.clamp(-LARGEST, LARGEST).sub_(before.mean)
+    change = differences - before.mean
     step = pace * change
     # Welford's recursion: the variance is no difference of large squares, and never negative.
     variance = before.variance.addcmul(step, change).mul_(1 - pace)

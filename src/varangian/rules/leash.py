@@ -48,9 +48,10 @@ def pull(half: PerAgent, whole: PerAgent, forgetting: float, trust: float, befor
     slope = (whole - bend).add_(before.slope, alpha=1 - forgetting)
     bend.add_(before.bend, alpha=1 - forgetting)
     down, curve = 2 * trust - slope, bend + trust
-    # A parabola that opens upwards is least at its vertex or at the end next to it, and any other at an end.
-    vertex = (down / curve).mul_(0.5).clamp_(0, 1)
-    return torch.where(curve > 0, vertex, (down > curve).to(vertex.dtype)), Leash(slope, bend)
+    # A parabola that opens upwards is least at its vertex or at the end next to it, and any other at an end: the far
+    # end if its value, curve − down, is negative. The quotient is then huge, of the right sign.
+    w = down.sub_(curve.clamp(max=0)).div_(curve.clamp_(min=torch.finfo(curve.dtype).tiny)).mul_(0.5).clamp_(0, 1)
+    return w, Leash(slope, bend)
 
 
 def within_reach(
