@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_a_neighbour_that_was_not_heard_is_one_that_sent_nothing(tmp_path: Path)
     rule, hub = rules.loss_based(), Hub(cut={(name_of(1), name_of(0)), (name_of(0), name_of(1))})
     nodes = [node_of(softmax(AGENTS), GRAPH, rule, number, hub, tmp_path) for number in range(AGENTS)]
     for node, lost in ((nodes[0], 1), (nodes[1], 0)):
-        node.lockstep.late = frozenset({name_of(lost)})
+        node.lockstep.since[name_of(lost)] = -math.inf
     play_together(nodes, 20)
     path = Graph.from_edges(AGENTS, [edge for a in range(1, AGENTS) for edge in ((a, (a + 1) % 5), ((a + 1) % 5, a))])
     torch.testing.assert_close(models_of(nodes), simulated(rule, 20, path), rtol=0, atol=1e-6)
@@ -104,14 +105,13 @@ def test_an_agent_that_comes_back_joins_the_round_of_the_others(tmp_path: Path) 
     play_together(nodes, 2)
     play_together(nodes[1:], 6)  # the first of these rounds waits for agent 0, the others do not
     late = nodes[0]
-    late.lockstep.deadline = 0.0
-    late.play()  # in a round in which nobody is any more
+    late.play()  # hears that the others are elsewhere, and waits for nobody
     late._catch_up()
-    assert late.state.round == nodes[1].state.round
-    late.lockstep.deadline = nodes[1].lockstep.deadline = nodes[2].lockstep.deadline = 60.0
+    assert late.state.round == nodes[1].state.round - 1
     for node in nodes:
-        node.lockstep.late = frozenset()
+        node.lockstep.deadline = 600.0
+    late.play()
     play_together(nodes, 3)
     for node in nodes:
-        assert node.seen[-1].round == nodes[0].state.round  # type: ignore[attr-defined]
+        assert node.seen[-1].round == nodes[0].state.round == 11  # type: ignore[attr-defined]
         assert len(node.seen[-1].ages) == 2  # type: ignore[attr-defined]

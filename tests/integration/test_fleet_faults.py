@@ -80,6 +80,19 @@ def test_three_of_ten_are_killed_and_come_back_where_they_were() -> None:
         until(fleet, lambda: all(heard_by(fleet, one) == others - {one} for one in others))
 
 
+def test_in_lockstep_one_that_was_killed_is_soon_in_step_again() -> None:
+    with launched(plan(4), FleetOptions(deadline=5.0, save_every=0.1)) as fleet:
+        names = {member.name for member in fleet.members}
+        until(fleet, lambda: all(round_of(fleet, name) > 20 for name in names))
+        killed = fleet.members[2]
+        assert killed.process is not None and killed.process.pid is not None
+        os.kill(killed.process.pid, signal.SIGKILL)
+        until(fleet, lambda: len(starts_of(killed)) == 2)
+        until(fleet, lambda: all(heard_by(fleet, name) == names - {name} for name in names))
+        everybody_goes_on(fleet)
+        assert starts_of(killed)[1] > 0
+
+
 def test_two_halves_go_on_without_each_other_and_meet_again() -> None:
     options = replace(FREE, limits=Limits(silence=2.0))
     with Links() as links, launched(plan(4), options, links.between({0, 1}, {2, 3})) as fleet:

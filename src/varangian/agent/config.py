@@ -85,7 +85,7 @@ class AgentConfig:
     period: float = 1.0
     """Seconds from one round to the next at a free pace."""
     deadline: float = 5.0
-    """In lockstep, seconds to wait for neighbours. One that was late is not waited for until it is on time again."""
+    """In lockstep, seconds to wait for neighbours. One that has been silent for longer is not waited for."""
     start_deadline: float = 60.0
     """In lockstep, seconds to wait for neighbours to connect before the first round."""
     rounds: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 
 from varangian.agent.mailbox import Mailbox, Received
@@ -21,8 +21,8 @@ NOT_ANSWERS = (Reason.REPLAYED, Reason.RATE)
 class Lockstep:
     """Waits for messages of the same round.
 
-    A neighbour that was late is not waited for until it is on time again. So a neighbour that has left delays others
-    once. One whose messages are refused is not waited for at all.
+    Nobody is waited for who has been silent for longer than the deadline, is already in a later round, or sends what is
+    refused. So a neighbour that has left delays the others once, and one that comes back is waited for again.
     """
 
     mailbox: Mailbox
@@ -31,7 +31,8 @@ class Lockstep:
     """Seconds to wait for messages."""
     start_deadline: float
     """Seconds to wait for neighbours to connect, before the first round."""
-    late: frozenset[str] = frozenset()
+    since: dict[str, float] = field(default_factory=dict[str, float])
+    """For neighbours that were never heard: since when they have been waited for."""
 
     def meet(self, neighbours: Collection[str], stop: Event) -> None:
         """Wait until all neighbours hear this agent: one that could not would wait in vain for its first message."""
@@ -47,25 +48,32 @@ class Lockstep:
             neighbours: Whom to wait for. The others are heard if they are there.
             stop: Ends the waiting.
         """
-        began = time.monotonic()
-        refused = self._refused()
+        began, refused = time.monotonic(), self._refused()
         while True:
             heard = self.mailbox.collect(time.monotonic(), round)
             answered = {name for name, count in self._refused().items() if count > refused.get(name, 0)}
-            missing = set(neighbours) - self.late - heard.keys() - answered
-            if not missing or stop.is_set() or time.monotonic() - began > self.deadline:
-                break
+            missing = [name for name in neighbours if name not in heard and name not in answered]
+            late = time.monotonic() - began > self.deadline
+            if late or stop.is_set() or not any(self._may_come(name, round) for name in missing):
+                return heard
             self.mailbox.wait(LOOK)
-        self.late = frozenset(set(neighbours) - heard.keys())
-        return heard
 
-    def round_of_most(self) -> int | None:
-        """The round that at least half of the neighbours heard lately have reached. None if nobody was heard.
+    def round_of_most(self, neighbours: Collection[str]) -> int:
+        """The round that at least half of the neighbours have reached.
 
-        Byzantine neighbours can move it only if they are half of those that were heard.
+        Byzantine neighbours can raise it only if they are half of all.
         """
-        rounds = sorted(one.message.header.round for one in self.mailbox.collect(time.monotonic()).values())
-        return rounds[(len(rounds) - 1) // 2] if rounds else None
+        newest = self.mailbox.newest()
+        rounds = sorted((newest[name][0] if name in newest else -1 for name in neighbours), reverse=True)
+        return rounds[(len(rounds) - 1) // 2] if rounds else -1
+
+    def _may_come(self, name: str, round: int) -> bool:
+        """Whether a neighbour may still send a message of this round."""
+        now = time.monotonic()
+        newest = self.mailbox.newest().get(name)
+        if newest is None:
+            return now - self.since.setdefault(name, now) <= self.deadline
+        return newest[0] < round and now - newest[1] <= self.deadline
 
     def _refused(self) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -139,14 +139,15 @@ class Node:
         return self.lockstep.wait(self.state.round, names, self.stop)
 
     def _catch_up(self) -> None:
-        """In lockstep, go to the round of most neighbours if they are ahead: nobody sends old rounds again."""
-        neighbours = len(self.config.neighbours)
-        if self.config.pace == "free" or 2 * len(self.lockstep.late) < neighbours or not neighbours:
+        """In lockstep, go to the round of most neighbours if they are far ahead: nobody sends old rounds again.
+
+        One round ahead is usual: they have heard this agent, and this agent still waits for others.
+        """
+        if self.config.pace == "free":
             return
-        reached = self.lockstep.round_of_most()
-        if reached is None or reached <= self.state.round:
+        reached = self.lockstep.round_of_most([one.name for one in self.config.neighbours])
+        if reached <= self.state.round + 1:
             return
-        # They are in that round already, so the next one is the first that this agent's message can be in time for.
-        target = reached + 1 if self.config.rounds is None else min(reached + 1, self.config.rounds - 1)
+        target = reached if self.config.rounds is None else min(reached, self.config.rounds - 1)
         log.info("goes on from round %d to round %d", self.state.round, target, extra={"event": "catch up"})
         self.state = self.state._replace(round=target)
