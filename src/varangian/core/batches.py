@@ -48,6 +48,11 @@ class Pool:
         """The same pool for some of the agents. `members` keeps its width, because random draws depend on it."""
         return replace(self, members=self.members[agents], counts=self.counts[agents])
 
+    def items(self, places: Int[Tensor, "round agent some"], dtype: torch.dtype) -> Sample:
+        """The items at these places of the agents' rows."""
+        item = self.members.expand(len(places), -1, -1).gather(2, places)
+        return as_dtype(_rows(self.x, item), dtype), as_dtype(_rows(self.y, item), dtype)
+
     def compact_copy(self) -> Pool:
         """A copy that holds only the items that some agent owns."""
         mine = torch.arange(self.members.shape[1]) < self.counts[:, None]
@@ -131,23 +136,27 @@ class Batches:
         return replace(self, pool=self.pool.compact_copy())
 
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
-        item = torch.stack([self._items(draws, round) for round in range(start, start + rounds)])
-        x, y = (_rows(part, item) for part in (self.pool.x, self.pool.y))
-        return as_dtype(x, dtype), as_dtype(y, dtype)
+        own = torch.stack([self.places(draws, round, 0, self.batch) for round in range(start, start + rounds)])
+        return self.pool.items(own, dtype)
 
-    def _items(self, draws: Draws, round: int) -> Int[Tensor, "agent batch"]:
+    def places(self, draws: Draws, round: int, skip: int, count: int) -> Int[Tensor, "agent count"]:
+        """The batch of a round, and what follows it in the agent's order: `count` items after the first `skip`.
+
+        Each item is given by its place in the agent's row of `pool.members`. The order begins again at its end.
+        """
         epoch, within = divmod(round, self.rounds_per_pass)
-        turn = torch.arange(within * self.batch, (within + 1) * self.batch, device=self.pool.counts.device)
+        first = within * self.batch + skip
+        turn = torch.arange(first, first + count, device=self.pool.counts.device)
         return _shuffled(self.pool, draws, epoch).gather(1, turn % self.pool.counts[:, None])
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _shuffled(pool: Pool, draws: Draws, epoch: int) -> Int[Tensor, "agent most"]:
-    """Every agent's items in the order of this epoch. Cached, since all rounds of an epoch need it."""
+    """The places of every agent's items in the order of this epoch. Cached, since all rounds of an epoch need it."""
     most = pool.members.shape[1]
     keys = draws.uniform("shuffle", epoch, most)
     keys = keys.masked_fill(torch.arange(most, device=keys.device) >= pool.counts[:, None], 2.0)
-    return pool.members.gather(1, keys.argsort(dim=1))
+    return keys.argsort(dim=1)
 
 
 def _rows(values: Tensor, item: Int[Tensor, "*shape"]) -> Tensor:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Neighbourhoods
 from varangian.core.ground_truth import Risk, Truth
-from varangian.core.inbox import DIRECT, Evaluator, Inbox, SecondModel
+from varangian.core.inbox import DIRECT, Evaluator, FoldModels, Inbox, SecondModel
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Model, Models, Sample
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, SampleKind
 from varangian.core.wiring import Wiring
 
 
@@ -29,7 +30,7 @@ class Exchange:
     """θ̂_k: every agent's own model after adapting."""
     previous: Models
     """θ_k of the previous round."""
-    samples: Mapping[JudgedOn, Sample]
+    samples: Mapping[SampleKind, Sample]
     fresh: Bool[Tensor, "agent 1"]
     """Which agents have a next sample that they have not trained on."""
     trained: Bool[Tensor, "agent 1"]
@@ -47,6 +48,8 @@ class Exchange:
     """The random numbers of all agents that send messages."""
     second: SecondModel | None = None
     """The second model of every agent, if the rule asks for one."""
+    folds: FoldModels | None = None
+    """The fold models of every agent, if the rule asks for them."""
 
     def inbox(self, table: Neighbourhoods, source: Int[Tensor, "agent slot"], evaluator: Evaluator = DIRECT) -> Inbox:
         """The inbox of the agents of a table. `source` is the row of `delivered` that each slot received."""
@@ -68,5 +71,6 @@ class Exchange:
             round=self.round,
             pairs=PairDraws(self.draws, table.receivers, table.senders),
             second=None if self.second is None else SecondModel(*map(of, self.second)),
+            folds=None if self.folds is None else tree_map(of, self.folds),
             evaluator=evaluator,
         )

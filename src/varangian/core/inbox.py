@@ -23,7 +23,7 @@ from varangian.core.draws import PairDraws
 from varangian.core.errors import BadInput
 from varangian.core.ground_truth import Truth
 from varangian.core.models.base import Model, Models, Sample
-from varangian.core.task import JudgedOn
+from varangian.core.task import JudgedOn, SampleKind
 
 Table = Float[Tensor, "agent slot"]
 
@@ -42,14 +42,25 @@ class SecondModel(NamedTuple):
     """Before training."""
 
 
+class FoldModels(NamedTuple):
+    """Models of some agents, each trained without one fold of the agent's items. They never listen: see `folds`."""
+
+    models: tuple[Models, ...]
+    """For each fold, the models that were trained without it."""
+    samples: tuple[Sample, ...]
+    """For each fold, some of its items. The `unseen` sample holds them all."""
+    items: Float[Tensor, "agent 1"]
+    """How many items each agent has."""
+
+
 class Evaluator(Protocol):
     """Computes the numbers of an inbox. It has the methods of `Inbox`, without default arguments."""
 
-    def loss(self, inbox: Inbox, on: JudgedOn) -> Table: ...
+    def loss(self, inbox: Inbox, on: SampleKind) -> Table: ...
 
-    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table: ...
+    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: SampleKind, part: float) -> Table: ...
 
-    def loss_of(self, inbox: Inbox, change: Change, on: JudgedOn) -> Table: ...
+    def loss_of(self, inbox: Inbox, change: Change, on: SampleKind) -> Table: ...
 
     def distance(self, inbox: Inbox, target: Float[Tensor, "agent shared"], p: float) -> Table: ...
 
@@ -68,13 +79,13 @@ class Evaluator(Protocol):
 class Direct:
     """Computes every number by its definition, from all messages at once."""
 
-    def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
+    def loss(self, inbox: Inbox, on: SampleKind) -> Table:
         return inbox.model.judge(inbox.whole(inbox.received()), inbox.samples[on])
 
-    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table:
+    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: SampleKind, part: float) -> Table:
         return torch.where(due, inbox.on_part(part).loss(on), math.inf)
 
-    def loss_of(self, inbox: Inbox, change: Change, on: JudgedOn) -> Table:
+    def loss_of(self, inbox: Inbox, change: Change, on: SampleKind) -> Table:
         return inbox.model.judge(inbox.whole(change(inbox.received(), slice(None))), inbox.samples[on])
 
     def distance(self, inbox: Inbox, target: Float[Tensor, "agent shared"], p: float) -> Table:
@@ -112,7 +123,7 @@ class Inbox:
     """θ̂_k: the agent's own model after adapting."""
     previous: Models
     """θ_k of the previous round."""
-    samples: Mapping[JudgedOn, Sample]
+    samples: Mapping[SampleKind, Sample]
     fresh: Bool[Tensor, "agent 1"]
     """Which agents have a next sample that they have not trained on. The others have no sample to judge on."""
     trained: Bool[Tensor, "agent 1"]
@@ -127,10 +138,12 @@ class Inbox:
     """Where random numbers per slot come from."""
     second: SecondModel | None = field(default=None, repr=False)
     """The agents' second models, if the rule asks for them."""
+    folds: FoldModels | None = field(default=None, repr=False)
+    """The agents' fold models, if the rule asks for them."""
     evaluator: Evaluator = field(default=DIRECT, repr=False)
     _computed: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
 
-    def loss(self, on: JudgedOn | None = None) -> Table:
+    def loss(self, on: SampleKind | None = None) -> Table:
         """ℓ(θ̂_l; ξ_k): the loss of each neighbour's model on the agent's own data; infinite where it is nan.
 
         It is also infinite for agents without a new sample: `of_fresh` says why.
@@ -138,7 +151,7 @@ class Inbox:
         on = on or self.judged_on
         return self.once(f"loss on {on}", lambda: self.known(self.of_fresh(self.evaluator.loss(self, on), on)))
 
-    def loss_where(self, due: Bool[Tensor, "agent slot"], on: JudgedOn | None = None, part: float = 1.0) -> Table:
+    def loss_where(self, due: Bool[Tensor, "agent slot"], on: SampleKind | None = None, part: float = 1.0) -> Table:
         """`loss` in the slots where `due` is true, on a part of the batch; infinite elsewhere.
 
         This computes little more than the losses that are due. On a GPU, the program has to wait for their number.
@@ -146,7 +159,7 @@ class Inbox:
         on = on or self.judged_on
         return self.evaluator.loss_where(self, due & self.heard & self.has_fresh(on), on, part)
 
-    def loss_of(self, change: Change, on: JudgedOn | None = None) -> Table:
+    def loss_of(self, change: Change, on: SampleKind | None = None) -> Table:
         """ℓ(change(θ̂_l); ξ_k): the loss of a model made from each message; infinite where it is nan."""
         on = on or self.judged_on
         return self.known(self.of_fresh(self.evaluator.loss_of(self, change, on), on))
@@ -163,7 +176,7 @@ class Inbox:
             raise BadInput("this rule uses a second model, but does not ask for one; set its attribute companion")
         return self.second
 
-    def anchor_loss(self, on: JudgedOn | None = None) -> Float[Tensor, "agent 1"]:
+    def anchor_loss(self, on: SampleKind | None = None) -> Float[Tensor, "agent 1"]:
         """ℓ(a_k; ξ_k): the loss of the anchor on the agent's own data; infinite where it is nan.
 
         It is also infinite for agents without a new sample, as `loss` is.
@@ -176,6 +189,43 @@ class Inbox:
 
         return self.once(f"loss of the anchor on {on}", judged)
 
+    @property
+    def cross_fitted(self) -> FoldModels:
+        """Each agent's fold models. For rules that say how many `folds` they need."""
+        if self.folds is None:
+            raise BadInput("this rule uses fold models, but does not ask for them; set its attribute folds")
+        return self.folds
+
+    def unseen_loss(self) -> Table:
+        """ℓ(θ̂_l; ξ_k) on the `unseen` sample, which has as many items of every fold.
+
+        Messages are completed with private parameters that have not been trained on the items: those of the fold
+        models. An agent's own private parameters have.
+        """
+        if self.rows.shape[1] == self.own.shape[1]:
+            return self.loss("unseen")
+        evaluator = self.evaluator.for_single_slots()
+
+        def judged() -> Tensor:
+            folds = zip(self.cross_fitted.models, self.cross_fitted.samples, strict=True)
+            inboxes = [replace(self, own=own, samples={"unseen": sample}, evaluator=evaluator) for own, sample in folds]
+            return torch.stack([inbox.loss("unseen") for inbox in inboxes]).mean(0)
+
+        return self.once("loss with the fold models' private parameters", judged)
+
+    def unseen_anchor_loss(self) -> Float[Tensor, "agent 1"]:
+        """The cross-fitted loss: each item of the `unseen` sample is judged by the model that was trained without it.
+
+        It is infinite where it is nan.
+        """
+
+        def judged() -> Tensor:
+            folds = zip(self.cross_fitted.models, self.cross_fitted.samples, strict=True)
+            losses = [self.model.judge(models[:, None], sample) for models, sample in folds]
+            return torch.stack(losses).mean(0).nan_to_num_(math.inf, math.inf, math.inf)
+
+        return self.once("cross-fitted loss", judged)
+
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the shared parameters."""
         return self.known(self.evaluator.distance(self, target[:, : self.rows.shape[1]], p))
@@ -183,6 +233,14 @@ class Inbox:
     def mix(self, weights: Table) -> Models:
         """Σ_l a_lk θ̂_l (eq. 3). Private parameters stay the agent's own."""
         return self.with_private(self.evaluator.mix(self, weights))
+
+    def mix_with_anchor(self, weights: Table, of_anchor: Float[Tensor, "agent 1"]) -> Models:
+        """Σ_l a_lk θ̂_l + b_k a_k. Messages come with the agent's own private parameters, the anchor with its own."""
+        anchor, shared = self.anchor, self.rows.shape[1]
+        models = self.evaluator.mix(self, weights) + of_anchor * anchor[:, :shared]
+        if shared == self.own.shape[1]:
+            return models
+        return torch.cat((models, torch.lerp(self.own[:, shared:], anchor[:, shared:], of_anchor)), 1)
 
     def by_neighbourhood(
         self, function: OfNeighbourhoods, *of_agents: Tensor, any_order: bool = False
@@ -258,11 +316,11 @@ class Inbox:
             self._computed[name] = compute()
         return self._computed[name]
 
-    def has_fresh(self, on: JudgedOn) -> Bool[Tensor, "agent 1"]:
-        """Which agents have a new sample of this kind."""
-        return self.fresh if on == "next" else self.trained
+    def has_fresh(self, on: SampleKind) -> Bool[Tensor, "agent 1"]:
+        """Which agents have a new sample of this kind. Items that a fold model has not seen are always new to it."""
+        return {"next": self.fresh, "same": self.trained, "unseen": torch.ones_like(self.fresh)}[on]
 
-    def of_fresh(self, loss: Float[Tensor, "agent several"], on: JudgedOn) -> Float[Tensor, "agent several"]:
+    def of_fresh(self, loss: Float[Tensor, "agent several"], on: SampleKind) -> Float[Tensor, "agent several"]:
         """The losses of agents that have a new sample; infinite for the others.
 
         An old sample is one that the agent has trained on and that a sender may know by heart. All losses pass through

@@ -29,6 +29,8 @@ PerAgent = float | Float[Tensor, " agent"]
 TEST_LOSS = "test_loss"
 JudgedOn = Literal["next", "same"]
 """Judge neighbours on the next sample, before training on it, or on the same sample the agent just trained on."""
+SampleKind = Literal["next", "same", "unseen"]
+"""The samples of a round. The `unseen` one is for rules with fold models: see `folds`."""
 Stale = Literal["wait", "last", "skipped"]
 """What agents without a new sample do: wait for one, judge on their last one, or judge on the one that they skip."""
 

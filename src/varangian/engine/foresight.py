@@ -26,7 +26,7 @@ from varangian.core.ground_truth import Truth
 from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, SecondModel, Table
 from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
 from varangian.core.models.base import Models, Sample, own_loss
-from varangian.core.task import JudgedOn, takes_trials
+from varangian.core.task import SampleKind, takes_trials
 from varangian.engine.compute.evaluator import Fast
 from varangian.engine.rule_memory import initial_memory
 from varangian.engine.state import State, exchange_of, with_second
@@ -186,6 +186,7 @@ def _inbox(
         samples={on: tuple(_repeated(part, trials) for part in sample) for on, sample in honest.samples.items()},
         truth=_truth(honest.truth, table, trials),
         second=honest.second and SecondModel(*(_repeated(models, trials) for models in honest.second)),
+        folds=tree_map(lambda part: _repeated(part, trials), honest.folds),
         pairs=PairDraws(exchange.draws, _repeated(table.receivers, trials), _repeated(table.senders, trials)),
         evaluator=Tried(fast, honest, lying, of_table(clean), everyone),
     )
@@ -224,17 +225,17 @@ class Tried:
     source: Int[Tensor, "agent slot"]
     """The slots of the inbox. A rule may put them in another order, and then nothing is known beforehand."""
 
-    def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
+    def loss(self, inbox: Inbox, on: SampleKind) -> Table:
         if inbox.source is not self.source:
             return self._plain.loss(inbox, on)
         return self._losses(self.honest, on).flatten(0, 1)
 
-    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table:
+    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: SampleKind, part: float) -> Table:
         if inbox.source is not self.source:
             return self._plain.loss_where(inbox, due, on, part)
         return inbox.known(torch.where(due, self._losses(self.honest.on_part(part), on).flatten(0, 1), torch.inf))
 
-    def _losses(self, honest: Inbox, on: JudgedOn) -> Float[Tensor, "trial victim slot"]:
+    def _losses(self, honest: Inbox, on: SampleKind) -> Float[Tensor, "trial victim slot"]:
         sample: Sample = honest.samples[on]
         messages: Models = honest.whole(self.told.transpose(0, 1))
         of_told = honest.model.judge(messages, sample).T
@@ -249,7 +250,7 @@ class Tried:
         mixed: Tensor = (from_honest + from_told).transpose(0, 1).flatten(0, 1)
         return mixed
 
-    def loss_of(self, inbox: Inbox, change: Change, on: JudgedOn) -> Table:
+    def loss_of(self, inbox: Inbox, change: Change, on: SampleKind) -> Table:
         return self._plain.loss_of(inbox, change, on)
 
     def distance(self, inbox: Inbox, target: Float[Tensor, "agent shared"], p: float) -> Table:

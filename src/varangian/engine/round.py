@@ -47,7 +47,7 @@ def listen(
 ) -> tuple[State, Seen]:
     """The second half of a round, after all agents have adapted. `honest` is what honest agents would send."""
     before, wiring = state.used, world.wiring(state.round)
-    state = with_second_adapted(state, adapted, optimiser, partial(adapt, world))
+    state = with_second_adapted(world, state, adapted, optimiser, partial(adapt, world))
     memory = carried_over(rule, state.rule, world.wiring(max(0, state.round - 1)), wiring, world.start.dtype)
     sent, attack_state = byzantine_messages(world, rule, memory, attack, state, adapted, honest, wiring)
     delivered = deliver(honest.adapted, sent, world.byzantine)

@@ -13,6 +13,7 @@ import torch
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
 from varangian.core.errors import BadInput
+from varangian.core.folds import few_and_repeated
 from varangian.core.graph import AnyGraph, Graph, TimeVarying
 from varangian.core.scene import Byzantine, Scene
 from varangian.core.task import Task
@@ -35,7 +36,7 @@ from varangian.engine.simulated import Result, finished, joined, save_finished
 from varangian.engine.state import State, begin
 from varangian.engine.trained import AgentModels, Start
 from varangian.engine.world import World, attacked, prepare
-from varangian.rules.base import Rule
+from varangian.rules.base import Adaptable, Rule
 from varangian.rules.paper import loss_based
 from varangian.studies.own_task import SceneOfSeed, scene_of
 from varangian.studies.study import Study
@@ -101,6 +102,8 @@ def simulate(
     said = about(task, rule, attack, byzantine, rounds, how)
     given = None if start is None else trained.read_start(start)
     cluster = chosen(engine)
+    first = _scene(task, graph, numbers[0], given)
+    rule = suited(rule, first.task, rounds)
     if cluster is not None:
         for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
@@ -108,7 +111,6 @@ def simulate(
         jobs = (Job(_scene(task, graph, seed, given), seed, byzantine, rule, attack, rounds) for seed in numbers)
         return on_cluster(cluster, jobs, how, callbacks, folder, resume).saying(said)
     parts: list[Result] = []
-    first = _scene(task, graph, numbers[0], given)
     together = seeds_at_once(first) if len(numbers) > 1 else 1
     for begun in range(0, len(numbers), together):
         some = numbers[begun : begun + together]
@@ -188,6 +190,13 @@ def run(
         result = Result.of(measured, final_models(world, state) if keep_models else None)
     saver.discard()
     return result
+
+
+def suited(rule: Rule[Any], task: Task, rounds: int) -> Rule[Any]:
+    """The rule that this one is for the data of the task: `anchored` is another one for few items."""
+    if isinstance(rule, Adaptable) and few_and_repeated(task.stream, rounds, task.skip):
+        return rule.on_few_items()
+    return rule
 
 
 def final_models(world: World, state: State) -> dict[int, AgentModels]:

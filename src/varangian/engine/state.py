@@ -12,13 +12,14 @@ from torch import Tensor
 
 from varangian.attacks.base import Attack
 from varangian.core.exchange import Exchange
-from varangian.core.inbox import SecondModel, Table
+from varangian.core.inbox import FoldModels, SecondModel, Table
 from varangian.core.messages import Delivered
 from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
+from varangian.engine.fold_models import FoldState, begin_folds, fold_models, train_folds
 from varangian.engine.rule_memory import initial_memory
 from varangian.engine.world import World
-from varangian.rules.base import Rule, companion_of
+from varangian.rules.base import Rule, companion_of, folds_of
 
 
 class Second(NamedTuple):
@@ -31,6 +32,8 @@ class Second(NamedTuple):
     """
     before: Models | None = None
     """The models before training, while a round is played."""
+    folds: FoldState | None = None
+    """The fold models of every agent, if the rule asks for them."""
 
 
 class State(NamedTuple):
@@ -65,6 +68,7 @@ class Seen(NamedTuple):
 def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) -> State:
     """The state before the first round. For a later `round`, only its shape is right; a checkpoint fills it."""
     companion, optimiser = companion_of(rule), world.task.optimiser.init(world.start)
+    folds = begin_folds(world, folds_of(rule))
     return State(
         round=round,
         models=world.start,
@@ -73,7 +77,7 @@ def begin(world: World, rule: Rule[Any], attack: Attack[Any], round: int = 0) ->
         optimiser=optimiser,
         rule=initial_memory(rule, world.wiring(max(0, round - 1)), world.start.dtype),
         attack=attack.init(world.first_of_byzantine[:, : world.model.shared]),
-        second=None if companion is None else Second(world.start, optimiser, companion == "personal"),
+        second=None if companion is None else Second(world.start, optimiser, companion == "personal", folds=folds),
     )
 
 
@@ -81,10 +85,15 @@ Step = Callable[[State], tuple[Models, tuple[Tensor, ...]]]
 """From a state to the models and optimisers of all agents after training."""
 
 
-def with_second_adapted(state: State, adapted: Models, optimiser: tuple[Tensor, ...], step: Step) -> State:
+def with_second_adapted(
+    world: World, state: State, adapted: Models, optimiser: tuple[Tensor, ...], step: Step
+) -> State:
     """The state with its second models trained, if there are any: the same step on the same samples.
 
+    Fold models take the same step on samples of their own.
+
     Args:
+        world: The network.
         state: The state before the round.
         adapted: The first models after training.
         optimiser: Their optimisers.
@@ -95,7 +104,12 @@ def with_second_adapted(state: State, adapted: Models, optimiser: tuple[Tensor, 
         return state
     if second.models is not state.models:  # both are the same before the first round
         adapted, optimiser = step(state._replace(models=second.models, optimiser=second.optimiser))
-    return state._replace(second=Second(adapted, optimiser, second.personal, second.models))
+
+    def step_on(models: Models, sample: Sample, optimiser: tuple[Tensor, ...]) -> tuple[Models, tuple[Tensor, ...]]:
+        return step(state._replace(models=models, sample=sample, optimiser=optimiser))
+
+    folds = second.folds and train_folds(world, second.folds, state.round, step_on)
+    return state._replace(second=Second(adapted, optimiser, second.personal, second.models, folds))
 
 
 def second_after(state: State, combined: Models | None) -> Second | None:
@@ -103,7 +117,8 @@ def second_after(state: State, combined: Models | None) -> Second | None:
     second = state.second
     if second is None:
         return None
-    return Second(second.models if combined is None else combined, second.optimiser, second.personal)
+    models = second.models if combined is None else combined
+    return Second(models, second.optimiser, second.personal, folds=second.folds)
 
 
 def exchange_of(
@@ -126,13 +141,14 @@ def exchange_of(
     """
     wait = world.task.stale == "wait"
     second = state.second
+    folds, unseen = fold_models(world, state.round, second and second.folds)
     return Exchange(
         round=state.round,
         wiring=world.wiring(state.round),
         delivered=delivered,
         adapted=adapted,
         previous=state.models,
-        samples={"next": sample, "same": state.sample},
+        samples={"next": sample, "same": state.sample, **unseen},
         fresh=fresh if wait else torch.ones_like(fresh),
         trained=state.fresh if wait else torch.ones_like(fresh),
         model=world.judging,
@@ -144,14 +160,21 @@ def exchange_of(
         risk=world.risk,
         draws=world.sender_draws,
         second=None if second is None or second.before is None else SecondModel(second.models, second.before),
+        folds=folds,
     )
 
 
 def with_second(exchange: Exchange, rule: Rule[Any]) -> Exchange:
     """The exchange with second models, if the rule needs them.
 
-    Only attacks try rules that the agents do not follow. For those, the first model takes the place of the second.
+    Only attacks try rules that the agents do not follow. For those, the first model takes the place of the second, and
+    of the fold models.
     """
-    if exchange.second is not None or companion_of(rule) is None:
+    if exchange.second is None and companion_of(rule) is not None:
+        exchange = replace(exchange, second=SecondModel(exchange.adapted, exchange.previous))
+    folds = folds_of(rule)
+    if not folds or (exchange.folds is not None and len(exchange.folds.models) == folds):
         return exchange
-    return replace(exchange, second=SecondModel(exchange.adapted, exchange.previous))
+    sample = exchange.samples["next"]
+    of_folds = FoldModels((exchange.adapted,) * folds, (sample,) * folds, torch.ones_like(exchange.forgetting))
+    return replace(exchange, folds=of_folds, samples={**exchange.samples, "unseen": sample})

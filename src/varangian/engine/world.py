@@ -18,6 +18,7 @@ from varangian.core.checks import shown
 from varangian.core.draws import Draws, prefetched
 from varangian.core.errors import BadInput
 from varangian.core.execution import DEFAULT, Execution, using
+from varangian.core.folds import Folds, FoldSampler, fold_sample
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
 from varangian.core.layout import FEW, by_column
@@ -25,7 +26,7 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
-from varangian.core.task import TEST_LOSS, PerAgent, Task, loss_alone, side_by_side
+from varangian.core.task import TEST_LOSS, PerAgent, Stream, Task, loss_alone, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
 from varangian.engine.compute.choice import executor_for, with_threads
@@ -49,6 +50,8 @@ class World:
     """From the round to its sample."""
     imagined_sample: Callable[[int], Sample]
     """Samples like those of the same round, but other draws: for adversaries that think ahead."""
+    folds: Callable[[int], FoldSampler]
+    """From a number of folds to the samples of fold models. It fails if the data is not finite."""
     wiring: Callable[[int], Wiring]
     byzantine: Int[Tensor, " byzantine"]
     first_of_byzantine: Models
@@ -177,7 +180,8 @@ def prepare(
         draws=everyone,
         sender_draws=everyone,
         byzantine_draws=everyone.take(byzantine_rows),
-        sample=sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
+        sample=sampler([task.stream for task in tasks], [draw.to(device) for draw in draws], dtype, executor),
+        folds=fold_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         imagined_sample=imagined_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows,
@@ -286,14 +290,29 @@ def placed(task: Task, execution: Execution) -> Task:
 
 
 def sampler(
-    tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
+    streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
 ) -> Callable[[int], Sample]:
     """A function from the round to its sample, for several networks side by side. Small samples are prefetched."""
-    draw = executor.drawer([task.stream for task in tasks], draws, dtype)
+    draw = executor.drawer(streams, draws, dtype)
     numbers = sum(part.numel() for part in draw(0, 1))
     return prefetched(
         lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
     )
+
+
+def fold_sampler(
+    tasks: Sequence[Task], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
+) -> Callable[[int], FoldSampler]:
+    """The samples of fold models, by the number of folds. Nothing is made before the first call."""
+
+    @cache
+    def made(count: int) -> FoldSampler:
+        folds = [Folds.of(task.stream, count) for task in tasks]
+        items = torch.cat([own.data.pool.counts for own in folds])[:, None]
+        draw = sampler(folds, draws, dtype, executor)
+        return FoldSampler(lambda round: fold_sample(draw(round)), items > 1, items.to(dtype))
+
+    return made
 
 
 def imagined_sampler(
@@ -303,6 +322,7 @@ def imagined_sampler(
 
     @cache
     def made() -> Callable[[int], Sample]:
-        return sampler(tasks, [Draws(-1 - own.seed, own.agent) for own in draws], dtype, executor)
+        others = [Draws(-1 - own.seed, own.agent) for own in draws]
+        return sampler([task.stream for task in tasks], others, dtype, executor)
 
     return lambda round: made()(round)

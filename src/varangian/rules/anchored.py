@@ -32,6 +32,7 @@ from varangian.rules.comparison import (
     not_significantly_worse,
     unit_after,
 )
+from varangian.rules.cross_fitted import cross_fitted
 from varangian.rules.evidence import Table, everyone
 from varangian.rules.leash import Leash, pull, within_reach
 
@@ -148,6 +149,8 @@ class anchored:
     """λ: how strongly the leash begins at the neighbours, in units of the anchor's loss."""
     reach: float = 1.5
     """How many times the usual distance from the anchor an agent may go at once."""
+    folds_for_few: int = 4
+    """Where agents have few items and go over them again, the rule is `cross_fitted` with so many folds. 0: never."""
     judge: JudgedOn = "next"
     """The sample to judge on: the `next` one, or the `same` one as just trained on."""
 
@@ -165,8 +168,14 @@ class anchored:
                 raise BadInput(f"{name} must be 0 or a positive number, but is {getattr(self, name)}")
         if not 1 <= self.reach < math.inf:
             raise BadInput(f"reach must be a number of at least 1, but is {self.reach}")
+        if self.folds_for_few < 0 or self.folds_for_few == 1:
+            raise BadInput(f"folds_for_few must be 0 or at least 2, but is {self.folds_for_few}")
         if self.rule is not None:
             check_inner("anchored", self.rule)
+
+    def on_few_items(self) -> AnyRule:
+        """The rule where agents have few items and go over them again and again."""
+        return self if self.rule is not None or not self.folds_for_few else cross_fitted(self.folds_for_few)
 
     def init(self, table: Table) -> Memory:
         agents = torch.zeros_like(table[:, 0])

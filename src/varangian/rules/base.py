@@ -6,7 +6,9 @@ A rule is an immutable value with two pure functions. `init` makes its state fro
 A state is a (nested) tuple of tensors. Tensors of one dimension are per agent; those of two or more dimensions are per
 (agent, slot). When the graph changes, neighbours that stay keep their entries and new neighbours start afresh.
 
-A rule may ask for a second model per agent, which is never sent: see `Accompanied`.
+A rule may ask for a second model per agent, which is never sent: see `Accompanied`. One that compares with models
+trained without some of the agent's items asks for fold models: see `CrossFitted`. One that is another rule where
+agents have few items says so: see `Adaptable`.
 
 A rule may treat an agent only by what that agent's row shows. `varangian.testing.check_rule` checks this and the rest
 of the contract.
@@ -102,6 +104,31 @@ def pairs(slots: int, tables: int) -> int:
     240000
     """
     return 8 * tables * slots**2
+
+
+@runtime_checkable
+class CrossFitted(Protocol):
+    """A rule whose agents have fold models, each trained without one fold of the agent's items: `inbox.cross_fitted`.
+
+    It needs finite data. It has anchors, too: its `companion` is `"alone"`.
+    """
+
+    @property
+    def folds(self) -> int: ...
+
+
+def folds_of(rule: Rule[Any]) -> int:
+    """How many fold models per agent the rule needs. Zero if it needs none, and then a run has none."""
+    return rule.folds if isinstance(rule, CrossFitted) else 0
+
+
+@runtime_checkable
+class Adaptable(Protocol):
+    """A rule that is another one where agents have few items and go over them again: see `few_and_repeated`."""
+
+    def on_few_items(self) -> Rule[Any]:
+        """The rule for such data."""
+        ...
 
 
 def check_inner(name: str, rule: Rule[Any]) -> None:

@@ -22,7 +22,7 @@ from varangian.core.optimisers import adam, sgd
 from varangian.core.scene import Scene, byzantine_order
 from varangian.core.task import JudgedOn, Stale, Task
 from varangian.studies import data
-from varangian.studies.supervised import correct, limited, seeded
+from varangian.studies.supervised import batch_size, check_items, correct, limited, seeded
 
 GroupTwo = Literal["synthetic", "mnist-m", "kaggle"]
 
@@ -38,6 +38,8 @@ class digits:
     """Training images per epoch of the agent with the most data. They are drawn anew from its group's images."""
     fewest: int = 200
     """Training images per epoch of the agent with the least data; the others are evenly spaced between the two."""
+    items: int | None = None
+    """Give every agent this many training images of its own, instead of `most` to `fewest` new ones per epoch."""
     test_images: int = 400
     batch: int = 64
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -64,6 +66,7 @@ class digits:
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
             raise BadInput(f"digits needs 1 ≤ fewest ≤ most, but they are {self.fewest} and {self.most}")
+        check_items(self.items)
         for name in ("agents_per_group", "test_images", "batch", "epochs"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, but is {getattr(self, name)}")
@@ -77,22 +80,29 @@ class digits:
         each = self.agents_per_group
         groups = [0] * each + [1] * each
         draws = Draws.of(seed, len(groups))
-        amounts = self._amounts(draws, groups)
         sets = [_images(read) for read in (data.mnist, _GROUP_TWO[self.group2])]
         first = draws.take(torch.tensor([0, each]))
+        known = [(x, y) for x, y, _, _ in sets]
+        train: Pool | list[tuple[Tensor, Tensor]]
+        skip: float | Tensor
+        if self.items is None:
+            train, skip = _shared(known, each), 1 - self._amounts(draws, groups) / self.most
+        else:
+            train, skip = _dealt(known, [self.items] * each, first, "items"), 0.0
+        batch = batch_size(self.batch, self.items)
         with seeded(seed):
             model = cnn()
         task = Task.supervised(
             model,
             nn.functional.cross_entropy,
-            _shared([(x, y) for x, y, _, _ in sets], each),
-            test=_dealt([(x, y) for _, _, x, y in sets], [self.test_images] * each, first),
+            train,
+            test=_dealt([(x, y) for _, _, x, y in sets], [self.test_images] * each, first, "test_images"),
             metrics={"accuracy": correct},
-            batch=self.batch,
+            batch=batch,
             step_size=self.step_size,
             forgetting=self.forgetting,
-            epoch=-(-self.most // self.batch),
-            skip=1 - amounts / self.most,
+            epoch=-(-(self.items or self.most) // batch),
+            skip=skip,
             judge=self.judge,
             stale=self.stale,
             optimiser=adam() if self.optimiser == "adam" else sgd(),
@@ -159,12 +169,14 @@ def _shared(sets: list[tuple[Tensor, Tensor]], each: int) -> Pool:
     return Pool.of(torch.cat([x for x, _ in sets]), torch.cat([y for _, y in sets]), members)
 
 
-def _dealt(sets: list[tuple[Tensor, Tensor]], amounts: list[int], first: Draws) -> list[tuple[Tensor, Tensor]]:
+def _dealt(
+    sets: list[tuple[Tensor, Tensor]], amounts: list[int], first: Draws, setting: str
+) -> list[tuple[Tensor, Tensor]]:
     """Deal the images of each group to its agents: `amounts` each, none twice, in an order drawn by seed."""
     hands: list[tuple[Tensor, Tensor]] = []
     for group, (x, y) in enumerate(sets):
         if sum(amounts) > len(x):
-            raise BadInput(f"{sum(amounts)} test images are needed, but there are {len(x)}; lower test_images")
+            raise BadInput(f"{setting} asks for {sum(amounts)} images, but there are {len(x)}; lower {setting}")
         order = first.uniform(f"deal {len(x)}", 0, len(x), torch.float64)[group].argsort()
         hands += [(x[part], y[part]) for part in order[: sum(amounts)].split(amounts)]
     return hands

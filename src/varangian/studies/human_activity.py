@@ -19,7 +19,7 @@ from varangian.core.graph import Graph
 from varangian.core.scene import Scene, byzantine_order
 from varangian.core.task import JudgedOn, Stale, Task
 from varangian.studies import data
-from varangian.studies.supervised import check_settings, correct, first_agents, limited, seeded
+from varangian.studies.supervised import batch_size, check_settings, correct, first_agents, limited, seeded
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class human_activity:
     Adjacent windows overlap by half, so the random split gives results that are too good."""
     test_share: float = 0.25
     """The share of a person's windows that is used for testing."""
+    items: int | None = None
+    """Train on this many windows per person, or on fewer where a person has fewer. By default on all."""
     scarce: int = 10
     """How many agents train on few batches."""
     scarce_share: float = 0.1
@@ -61,7 +63,7 @@ class human_activity:
     by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_settings(self.test_share, self.batch, self.epochs)
+        check_settings(self.test_share, self.batch, self.epochs, self.items)
         if not 0 < self.scarce_share <= 1:
             raise BadInput(f"scarce_share must be above 0 and at most 1, but is {self.scarce_share}")
 
@@ -81,6 +83,7 @@ class human_activity:
         lots = draws.uniform("scarce", 0, 1)[order, 0]
         skip = torch.zeros(len(people))
         skip[order[lots.argsort()[: self.scarce]]] = 1 - self.scarce_share
+        batch = batch_size(self.batch, self.items)
         with seeded(seed):
             model = nn.Linear(x.shape[1], 6)
         task = Task.supervised(
@@ -89,7 +92,7 @@ class human_activity:
             [(x[own], y[own]) for own in train],
             test=[(x[own], y[own]) for own in test],
             metrics={"accuracy": correct},
-            batch=self.batch,
+            batch=batch,
             epoch=self.epoch,
             step_size=self.step_size,
             forgetting=self.forgetting,
@@ -105,7 +108,7 @@ class human_activity:
         held = round(len(own) * self.test_share)
         if self.split == "random":
             own = own[draws.uniform("split", 0, len(own))[agent].argsort()]
-        return own[:-held], own[-held:]
+        return own[:-held][: self.items], own[-held:]
 
 
 @lru_cache(maxsize=1)

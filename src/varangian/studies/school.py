@@ -19,7 +19,7 @@ from varangian.core.models.base import Models
 from varangian.core.scene import Scene
 from varangian.core.task import Evaluation, JudgedOn, Some, Task, part_of
 from varangian.studies import data
-from varangian.studies.supervised import check_settings, first_agents, limited, seeded
+from varangian.studies.supervised import batch_size, check_settings, first_agents, limited, seeded
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class school:
 
     test_share: float = 0.25
     """The share of a school's pupils that is used for testing, at least two pupils."""
+    items: int | None = None
+    """Train on this many pupils per school, or on fewer where a school has fewer. By default on all."""
     batch: int = 10
     step_size: float = 0.03
     forgetting: float = 0.05
@@ -46,7 +48,7 @@ class school:
     by_group: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_settings(self.test_share, self.batch, self.epochs)
+        check_settings(self.test_share, self.batch, self.epochs, self.items)
 
     @property
     def rounds(self) -> int:
@@ -61,8 +63,10 @@ class school:
         for own, lot in zip(pupils, lots, strict=True):
             mixed = own[lot[: len(own)].argsort()]
             held = max(2, round(len(own) * self.test_share))
-            train.append((x[mixed[:-held]], y[mixed[:-held]]))
+            kept = mixed[:-held][: self.items]
+            train.append((x[kept], y[kept]))
             test.append((x[mixed[-held:]], y[mixed[-held:]]))
+        batch = batch_size(self.batch, self.items)
         with seeded(seed):
             model = nn.Linear(x.shape[1], 1, bias=False)
         task = Task.supervised(
@@ -70,7 +74,7 @@ class school:
             nn.functional.mse_loss,
             train,
             test=test,
-            batch=self.batch,
+            batch=batch,
             step_size=self.step_size,
             forgetting=self.forgetting,
             judge=self.judge,

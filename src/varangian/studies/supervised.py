@@ -26,8 +26,9 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def check_settings(test_share: float, batch: int, epochs: int) -> None:
+def check_settings(test_share: float, batch: int, epochs: int, items: int | None = None) -> None:
     """Reject impossible values, and name the setting."""
+    check_items(items)
     if not 0 < test_share < 1:
         raise BadInput(f"test_share must be between 0 and 1, but is {test_share}")
     if epochs < 1 or batch < 1:
@@ -41,6 +42,20 @@ def first_agents(task: Task, agents: int | None) -> Task:
     if not 1 <= agents <= task.agents:
         raise BadInput(f"agents must be between 1 and {task.agents}, but is {agents}")
     return task.part(torch.arange(agents))
+
+
+def check_items(items: int | None) -> None:
+    """Reject an amount of training data that is none."""
+    if items is not None and items < 1:
+        raise BadInput(f"items must be at least 1, but is {items}; leave it out for all training data")
+
+
+def batch_size(batch: int, items: int | None) -> int:
+    """The batch, but at most a quarter of an agent's items.
+
+    Otherwise, whoever knows one batch of an agent knows nearly all its data.
+    """
+    return batch if items is None else min(batch, max(1, items // 4))
 
 
 def limited(task: Task, epochs: int, max_rounds: int | None) -> int:

@@ -15,7 +15,7 @@ from varangian.attacks.base import Attack, Insight, Rehearsed, View
 from varangian.core.draws import Draws, PairDraws
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Truth
-from varangian.core.inbox import Inbox, SecondModel
+from varangian.core.inbox import FoldModels, Inbox, SecondModel
 from varangian.core.messages import ToAll, ToEach, deliver
 from varangian.core.models.base import Formula, Sample
 from varangian.core.wiring import Wiring
@@ -103,13 +103,14 @@ class Story:
             heard=heard,
             own=own,
             previous=self.previous[round].clone(),
-            samples={"next": next, "same": same},
+            samples={"next": next, "same": same, "unseen": next},
             fresh=torch.ones(agents, 1, dtype=torch.bool),
             trained=torch.ones(agents, 1, dtype=torch.bool),
             judged_on="next",
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
             second=SecondModel(*(self.previous[round] * 0.9 + self.u[at] * 0.1 for at in (round, round + 1))),
+            folds=FoldModels((self.previous[round].clone(), own * 0.9), (next, next), own.new_full((agents, 1), 5.0)),
             truth=Truth(table, own, *friends, lambda models: models.square().sum(1)),
             pairs=pairs,
             evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),

@@ -25,7 +25,16 @@ from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.task import PerAgent, Task, loss_alone, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
-from varangian.engine.world import World, groups_of, imagined_sampler, judging_model, placed, sampler, stored
+from varangian.engine.world import (
+    World,
+    fold_sampler,
+    groups_of,
+    imagined_sampler,
+    judging_model,
+    placed,
+    sampler,
+    stored,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +174,8 @@ def world_of(
         draws=draws,
         sender_draws=of_rows,
         byzantine_draws=of_rows.take(byzantine_rows.to(device)),
-        sample=sampler([task], [draws], dtype, executor),
+        sample=sampler([task.stream], [draws], dtype, executor),
+        folds=fold_sampler([task], [draws], dtype, executor),
         imagined_sample=imagined_sampler([task], [draws], dtype, executor),
         wiring=wiring,
         byzantine=byzantine_rows.to(device),

@@ -271,9 +271,9 @@ def _flatten(parts: Sequence[Any], leaves: list[Tensor], rest: list[Any]) -> Non
 
 
 def _of_inbox(inbox: Inbox) -> tuple[Any, ...]:
-    own = inbox.rows, inbox.source, inbox.heard, inbox.own, inbox.previous, inbox.second
+    own = inbox.rows, inbox.source, inbox.heard, inbox.own, inbox.previous, inbox.second, inbox.folds
     of_agents = inbox.fresh, inbox.trained, inbox.forgetting, inbox.step_size
-    return *own, *inbox.samples["next"], *inbox.samples["same"], *of_agents
+    return *own, tuple(inbox.samples.values()), *of_agents
 
 
 def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
@@ -287,9 +287,8 @@ def _unflatten(value: Any, leaves: Iterator[Tensor]) -> Any:
 
 
 def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
-    rows, source, heard, own, previous, second, *rest = _unflatten(_of_inbox(inbox), leaves)
-    *samples, fresh, trained, forgetting, step_size = rest
-    half = len(samples) // 2
+    rows, source, heard, own, previous, second, folds, samples, *rest = _unflatten(_of_inbox(inbox), leaves)
+    fresh, trained, forgetting, step_size = rest
     return replace(
         inbox,
         rows=rows,
@@ -298,7 +297,8 @@ def _refilled(inbox: Inbox, leaves: Iterator[Tensor]) -> Inbox:
         own=own,
         previous=previous,
         second=second,
-        samples={"next": tuple(samples[:half]), "same": tuple(samples[half:])},
+        folds=folds,
+        samples=dict(zip(inbox.samples, samples, strict=True)),
         fresh=fresh,
         trained=trained,
         forgetting=forgetting,

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding, embedding_bag
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, Table, part_of_batch
 from varangian.core.layout import FEW, PIECE, in_pieces
-from varangian.core.task import JudgedOn
+from varangian.core.task import SampleKind
 
 OfMessages = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece"]]
 """From messages, and the agents that receive them, to one number per message."""
@@ -37,10 +37,10 @@ class Fast:
     private_rows: int = 0
     """How many of the last rows are messages for a single edge."""
 
-    def loss(self, inbox: Inbox, on: JudgedOn) -> Table:
+    def loss(self, inbox: Inbox, on: SampleKind) -> Table:
         return self._judge_pairs(inbox, on) if self.dense else self._judge_slots(inbox, on)
 
-    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: JudgedOn, part: float) -> Table:
+    def loss_where(self, inbox: Inbox, due: Bool[Tensor, "agent slot"], on: SampleKind, part: float) -> Table:
         sample = part_of_batch(inbox.samples[on], part)
         counts = due.sum(1)
         if self.dense and not self.private_rows and inbox.rows.shape[1] == inbox.own.shape[1]:
@@ -72,7 +72,7 @@ class Fast:
             loss[agents] = loss[agents].scatter(1, first, few.loss(on))
         return loss
 
-    def loss_of(self, inbox: Inbox, change: Change, on: JudgedOn) -> Table:
+    def loss_of(self, inbox: Inbox, change: Change, on: SampleKind) -> Table:
         def judged(messages: Float[Tensor, "some piece shared"], agents: slice) -> Float[Tensor, "some piece"]:
             sample = tuple(part[agents] for part in inbox.samples[on])
             return inbox.model.judge(inbox.whole(change(messages, agents), agents), sample)
@@ -126,11 +126,11 @@ class Fast:
             found = function(embedding(inbox.source[one], inbox.rows), heard, *(part[one] for part in of_agents))
         return found.expand(len(inbox.own), -1)
 
-    def _judge_slots(self, inbox: Inbox, on: JudgedOn) -> Table:
+    def _judge_slots(self, inbox: Inbox, on: SampleKind) -> Table:
         """The loss of each neighbour's model on the sample of the receiver."""
         return self.loss_of(inbox, lambda messages, agents: messages, on)
 
-    def _judge_pairs(self, inbox: Inbox, on: JudgedOn) -> Table:
+    def _judge_pairs(self, inbox: Inbox, on: SampleKind) -> Table:
         """The loss of every model on the samples of all agents. Messages for a single edge are judged there only."""
         if inbox.rows.shape[1] < inbox.own.shape[1]:
             return self._judge_slots(inbox, on)

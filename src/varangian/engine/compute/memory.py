@@ -14,7 +14,7 @@ from varangian.core.draws import Draws
 from varangian.core.execution import Execution
 from varangian.core.memory import check_fits
 from varangian.core.scene import Scene
-from varangian.rules.base import Rule, companion_of, workspace_of
+from varangian.rules.base import Rule, companion_of, folds_of, workspace_of
 
 LEAST_PER_AGENT = 600
 """The fewest bytes that a network needs for an agent."""
@@ -76,6 +76,7 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
     byzantine = 24 * entries if any_byzantine else 0
     optimiser = len(task.optimiser.init(torch.zeros(1, 1)))
     second = 0 if companion_of(rule) is None else 4 + 2 * optimiser
+    second += folds_of(rule) * (1 + optimiser)
     models = agents * task.model.parameters * size * (6 + 2 * optimiser + second)
     of_one = task.stream.samples(Draws.of(0, task.agents), 0, 1, dtype)
     sample = 3 * size * len(scenes) * sum(part.numel() for part in of_one)

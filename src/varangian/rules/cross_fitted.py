@@ -1,0 +1,130 @@
+"""Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
+
+cross_fitted = smoothed differences to the fold models' loss,   keep better, and near the best,   weigh by exp(−loss)
+
+An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
+nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from varangian.core.errors import BadInput
+from varangian.core.inbox import Inbox
+from varangian.core.task import check_forgetting
+from varangian.rules.base import Combined, Companion
+from varangian.rules.evidence import Kept, Smoothed, Table, difference, smooth
+
+
+class Evidence(NamedTuple):
+    """What the rule remembers."""
+
+    excess: Smoothed
+    """Differences to the cross-fitted loss, per neighbour."""
+    unit: Smoothed
+    """The cross-fitted loss itself, per agent."""
+
+
+@dataclass(frozen=True)
+class cross_fitted:
+    """Keep whoever beats, on my items, models of mine that have not seen them; mix with the model I would have alone.
+
+    Equation:
+        δ_lk = mean_f ( ℓ(θ̂_l; ξ_kf) − ℓ(b_kf; ξ_kf) )
+        d_lk ← (1 − ν) d_lk + ν δ_lk
+        g_lk = −d_lk / φ_k
+        K_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  g_lk ≥ ρ ḡ_k}
+        θ_k = b_k a_k + a_kk θ̂_k + Σ_{l∈K_k} a_lk θ̂_l
+        a_lk ∝ exp(η n_k g_lk),  a_kk ∝ mean_{l∈K_k} exp(η n_k g_lk),  b_k ∝ 1
+
+    The n_k items of agent k are dealt to K folds. Its fold model b_kf is trained without fold f and never listens.
+    ξ_kf are some items of fold f. So every item is judged by a model that does not know it by heart, and a neighbour
+    looks as good as it is. φ_k is the smoothed loss of the fold models: gains are shares of it, and do not depend on
+    the unit of the loss.
+
+    ḡ_k is the mean gain of the neighbours that pass the first two tests, with their weights. A neighbour with less than
+    the share ρ of it is left out. Otherwise random models, which beat a model that has overfitted, would dilute the
+    others. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as a
+    neighbour does on average. The anchor a_k is the model that the agent would have alone. It draws the agent back
+    where nobody is better.
+
+    The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
+
+    Limits: An adversary that knows all items of a victim can make a model that is good on them and bad elsewhere. No
+    test on these items finds it. `anchored` becomes this rule where it helps: on finite data that is gone over again.
+
+    Assumes: A finite dataset. Any number of neighbours may be Byzantine.
+    Cost: Two more gradients, one evaluation of the loss per neighbour, and K models more per agent.
+
+    Example:
+        >>> from varangian import simulate, studies
+        >>> from varangian.rules.cross_fitted import cross_fitted
+        >>> result = simulate(studies.school(items=8), rule=cross_fitted(), rounds=5)
+
+    Reference:
+        Ours. Cross-fitting: Chernozhukov et al., "Double/debiased machine learning for treatment and structural
+        parameters", The Econometrics Journal 21, 2018. https://doi.org/10.1111/ectj.12097
+    """
+
+    folds: int = 4
+    """K: how many folds, and models trained without one of them."""
+    forgetting: float = 0.1
+    """ν of the smoothed differences, and of φ_k."""
+    eta: float = 1.0
+    """η: how sharply the weights favour models that were better. With 0, all kept models weigh the same."""
+    share: float = 0.75
+    """ρ: the share of the mean gain that a neighbour must reach."""
+
+    companion: ClassVar[Companion] = "alone"
+
+    def __post_init__(self) -> None:
+        check_forgetting(self.forgetting)
+        if self.folds < 2:
+            raise BadInput(f"cross-fitting needs at least two folds, but folds is {self.folds}")
+        if not 0 <= self.eta < math.inf:
+            raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
+        if not 0 <= self.share <= 1:
+            raise BadInput(f"share must be between 0 and 1, but is {self.share}")
+
+    def init(self, table: Table) -> Evidence:
+        return Evidence(Smoothed.start(table, 0.0), Smoothed.start(table[:, 0], 0.0))
+
+    def combine(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
+        alone = inbox.unseen_anchor_loss()
+        now = difference(inbox.unseen_loss(), alone)
+        excess, of_excess = smooth(now, self.forgetting, state.excess)
+        unit, of_unit = smooth(alone[:, 0], self.forgetting, state.unit)
+        better = (now <= 0) & (excess <= 0) & ~_self(inbox.heard)
+        gain = torch.where(better, -excess / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None], 0.0)
+        score = (self.eta * inbox.cross_fitted.items * gain).clamp(max=torch.finfo(gain.dtype).max)
+        first = torch.softmax(torch.where(better, score, torch.finfo(score.dtype).min), 1)
+        kept = better & (gain >= self.share * (first * gain).sum(1, keepdim=True))
+        of_anchor, of_slots = exponential_weights(score, kept)
+        weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
+        return Combined(inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit))
+
+
+def exponential_weights(score: Table, kept: Kept) -> tuple[Float[Tensor, "agent 1"], Table]:
+    """∝ exp(score) over the neighbours kept; 1 for the anchor; the mean over those kept, or 1, for the agent itself.
+
+    >>> anchor, slots = exponential_weights(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), torch.tensor([[0, 1, 1, 0]]) > 0)
+    >>> anchor, slots
+    (tensor([[0.1093]]), tensor([[0.2969, 0.2969, 0.2969, 0.0000]]))
+    """
+    of_kept = torch.where(kept, score, -math.inf)
+    count = kept.sum(1, keepdim=True)
+    mean = torch.where(count > 0, of_kept.logsumexp(1, keepdim=True) - count.clamp(min=1).log(), 0.0)
+    weights = torch.softmax(torch.cat((torch.zeros_like(mean), mean, of_kept[:, 1:]), 1), 1)
+    return weights[:, :1], weights[:, 1:]
+
+
+def _self(heard: Kept) -> Kept:
+    """True in slot 0, which is the agent itself."""
+    return torch.arange(heard.shape[1], device=heard.device) == 0
