@@ -13,14 +13,23 @@ from varangian.core.task import Evaluations
 from varangian.studies.supervised import batch_size
 
 
+def needs_data(make: Any) -> None:
+    try:
+        make().scene(0)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.mark.parametrize("make", [studies.school, studies.human_activity, studies.digits])
 def test_items_are_the_first_of_the_training_data_and_the_test_data_stays(make: Any) -> None:
+    needs_data(make)
     few, more, whole = (make(items=items).scene(3).task for items in (8, 12, None))
     assert isinstance(few.stream, Batches)
     assert few.stream.pool.counts.tolist() == [8] * few.agents
     assert few.stream.batch == 2
     assert few.epoch == 4
-    for agent in (0, few.agents - 1):
+    # Digits deals images to one agent after the other, so only the first agent keeps its images.
+    for agent in (0,) if make is studies.digits else (0, few.agents - 1):
         first, second = (task.stream.pool.x[task.stream.pool.members[agent, :8]] for task in (few, more))
         assert torch.equal(first, second), "more items contain fewer"
     tested = [task.tested for task in (few, whole)]
@@ -30,6 +39,7 @@ def test_items_are_the_first_of_the_training_data_and_the_test_data_stays(make: 
 
 
 def test_no_agent_of_digits_shares_an_item_or_skips_a_batch() -> None:
+    needs_data(studies.digits)
     task = studies.digits(items=16).scene(0).task
     assert isinstance(task.stream, Batches)
     members = task.stream.pool.members
@@ -48,5 +58,6 @@ def test_no_items_are_refused(make: Any) -> None:
 
 
 def test_more_items_than_there_are_images_are_refused() -> None:
+    needs_data(studies.digits)
     with pytest.raises(BadInput, match="lower items"):
         studies.digits(items=10**6).scene(0)
