@@ -179,9 +179,8 @@ NETS: list[Callable[[], nn.Module]] = [
 @pytest.mark.parametrize("attack", [blind_direction(), null_space()], ids=repr)
 def test_victims_with_huge_models_do_not_stop_it(attack: Any, net: Callable[[], nn.Module], size: float) -> None:
     noise, module = torch.manual_seed(0), net()
-    for parameter in module.parameters():
-        nn.init.constant_(parameter, size)
+    start = {name: torch.full_like(value, size) for name, value in module.state_dict().items()}
     features = 4 if sum(parameter.numel() for parameter in module.parameters()) <= SMALL else 20
     data = [(torch.randn(6, features, generator=noise), torch.arange(6) % 3) for _ in range(4)]
     task = Task.supervised(module, nn.functional.cross_entropy, data, test=data, batch=3)
-    simulate(task, Graph.complete(4), rule=rules.loss_based(), attack=attack, byzantine=1, rounds=2)
+    simulate(task, Graph.complete(4), rule=rules.loss_based(), attack=attack, byzantine=1, rounds=2, start=start)

@@ -123,8 +123,8 @@ def test_a_function_of_the_seed_may_bring_a_graph() -> None:
     ("given", "said"),
     [
         (lambda seed: None, "must return a Task or a Scene, but returned NoneType"),
-        (studies.target_localization, "pass a value of it"),
-        ("school", "pass a study, a Task or a function"),
+        (studies.target_localization, "write studies.target_localization"),
+        ("school", "write studies.school"),
     ],
 )
 def test_what_is_no_task_is_refused(given: Any, said: str) -> None:

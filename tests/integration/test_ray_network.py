@@ -112,6 +112,16 @@ def test_a_full_cluster_is_one_line(cluster: Any, monkeypatch: pytest.MonkeyPatc
     simulate(STUDY, rounds=2, engine=RayCluster(shards=2), **ABOUT)
 
 
+class Watching:
+    """A callback that looks at a whole network."""
+
+    def start(self, world: object, state: object, rounds: int) -> None: ...
+
+    def round(self, world: object, state: object, recorder: object) -> None: ...
+
+    def end(self, world: object, state: object) -> None: ...
+
+
 def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
     engine = RayCluster(shards=2)
     with pytest.raises(BadInput, match="best-response"):
@@ -125,7 +135,7 @@ def test_what_cannot_be_cut_is_refused(cluster: Any) -> None:
     with pytest.raises(BadInput, match="30 agents cannot be spread over 31 shards"):
         simulate(STUDY, engine=RayCluster(shards=31))
     with pytest.raises(BadInput, match="callbacks"):
-        simulate(STUDY, engine=engine, callbacks=[object()])  # type: ignore[list-item]
+        simulate(STUDY, engine=engine, callbacks=[Watching()])
     with pytest.raises(BadInput, match="gpus_per_shard"):
         simulate(STUDY, engine=engine, device="cuda")
     droppy = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Dropout())

@@ -59,6 +59,7 @@ class Reader:
         view = {"width": width, "height": 900}
         self.context = browser.new_context(viewport=view, color_scheme=scheme)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(300_000)  # a busy machine is slow
         self.complaints: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))

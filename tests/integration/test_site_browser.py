@@ -54,6 +54,7 @@ SMALL = """() => [...document.querySelectorAll('.equation math')]
 def test_cards_fit_their_column(site: Path, browser: Any, page: str, room: Any, width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
+    tab.set_default_timeout(300_000)  # a busy machine is slow
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(f"file://{site}/{page}/index.html")

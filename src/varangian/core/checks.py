@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-import torch
 
 from varangian.core.errors import BadInput, unknown
 
@@ -23,7 +22,7 @@ def whole_number(value: Any, name: str, least: int | None = None) -> int:
     varangian.core.errors.BadInput: rounds must be a whole number of at least 1, but is 1.5
     """
     try:
-        if isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == torch.bool:
+        if isinstance(value, bool | np.bool_) or str(getattr(value, "dtype", None)) == "torch.bool":
             raise TypeError
         number = operator.index(value)
     except (TypeError, ValueError, RuntimeError):
@@ -38,8 +37,8 @@ def whole_numbers(values: Any, name: str) -> list[int]:
     """Ints from a list, a range, a NumPy array or a tensor of whole numbers."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise BadInput(f"{name} must be a list of whole numbers, but is {shown(values)}")
-    if isinstance(values, np.ndarray | torch.Tensor) and values.ndim != 1:
-        raise BadInput(f"{name} must be a list of whole numbers, but has shape {tuple(values.shape)}")
+    if getattr(values, "ndim", 1) != 1:
+        raise BadInput(f"{name} must be a list of whole numbers, but has shape {tuple(getattr(values, 'shape', ()))}")
     return [whole_number(value, f"each of {name}") for value in values]
 
 
@@ -73,9 +72,12 @@ def check_word(value: Any, name: str, words: Any) -> None:
 def plain(value: Any) -> Any:
     """A number or a name of Python from one of NumPy or torch; anything else as it is.
 
+    >>> import torch
     >>> plain(np.float32(0.5)), plain(torch.float64), plain(np.float64), plain(torch.device("cpu")), plain("text")
     (0.5, 'float64', 'float64', 'cpu', 'text')
     """
+    import torch  # not above: a command that prints its help does not wait for torch
+
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 0):
         return value.item()
     if isinstance(value, torch.dtype):
@@ -100,7 +102,7 @@ def shown(value: Any, most: int = 60) -> str:
     """A value in an error message: on one line, and not too long.
 
     >>> shown("1\\n2"), shown(list(range(99)))
-    ("'1\\\\n2'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,…')
+    ("'1\\\\n2'", '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1…')
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= most else text[:most] + "…"

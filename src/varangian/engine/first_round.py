@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from varangian.attacks.base import Attack, View
-from varangian.core.checks import shown
 from varangian.core.errors import BadInput
 from varangian.core.inbox import Inbox, Table
 from varangian.core.messages import ToAll, ToEach
@@ -40,7 +39,9 @@ def named(kind: str, value: object) -> str:
     >>> named("rule", rules.median())
     'rule median()'
     """
-    return f"{kind} {shown(value, 100)}"
+    # Of a class inside a function, processes may know the name alone.
+    text = repr(value).replace(type(value).__qualname__, type(value).__name__, 1)
+    return f"{kind} {text if len(text) <= 100 else text[:100] + '…'}"
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _inbox(
         samples={on: tuple(_repeated(part, trials) for part in sample) for on, sample in honest.samples.items()},
         truth=_truth(honest.truth, table, trials),
         second=honest.second and SecondModel(*(_repeated(models, trials) for models in honest.second)),
-        folds=tree_map(lambda part: _repeated(part, trials), honest.folds),
+        folds=honest.folds and tree_map(lambda part: _repeated(part, trials), honest.folds),
         pairs=PairDraws(exchange.draws, _repeated(table.receivers, trials), _repeated(table.senders, trials)),
         evaluator=Tried(fast, honest, lying, of_table(clean), everyone),
     )

@@ -103,4 +103,4 @@ def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> Re
     torch.set_num_threads(1)
     near = folder if folder is not None and folder.is_dir() else None
     counter = SeedsProgress(Writer(writers_board, cell.key))
-    return play(plan, cell, near, resume=True, callbacks=[counter])
+    return play(plan, cell, near, resume=near is not None, callbacks=[counter])

@@ -69,7 +69,10 @@ def test_what_failed_is_tried_again(tmp_path: Path) -> None:
     begun: list[Cell] = []
     for resume in (False, True):
         found = compete_into(contest, tmp_path, resume=resume, begin=begun.append)
-        assert found.outcomes[1].problem.startswith(f"failed: ZeroDivisionError: oh ({Path(__file__).name}:")
+        assert found.outcomes[1].problem.startswith(
+            "failed: RunFailed: rule too_large(error='mistake') failed in round 1: ZeroDivisionError: oh"
+        )
+        assert f"({Path(__file__).name}:" in found.outcomes[1].problem
     assert begun == [*contest.cells, contest.cells[1]]
 
 

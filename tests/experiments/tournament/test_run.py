@@ -71,7 +71,6 @@ def test_only_the_end_is_recorded(calls: list[xr.Dataset]) -> None:
 def test_studies_with_epochs_are_measured_by_their_own_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_epochs(study: Any, **settings: Any) -> xr.Dataset:
         data = {
-            "loss": (("seed", "round", "agent"), np.ones((2, 1, 3))),
             "accuracy": (("seed", "epoch", "agent"), np.array([[[0.2] * 3, [0.5, 0.7, 0.9]]] * 2)),
             "byzantine_agent": (("seed", "agent"), np.array([[False, False, True]] * 2)),
             "seconds": ("seed", np.ones(2)),

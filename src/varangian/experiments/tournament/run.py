@@ -76,7 +76,7 @@ def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), clust
     except BadInput as error:
         return Played(problem=f"not applicable: {_one_line(error)}")
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        where = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.lineno}"
         return Played(problem=f"failed: {type(error).__name__}: {_one_line(error)} ({place})")
 
