@@ -57,6 +57,20 @@ class Evaluation(Protocol):
 
 
 @runtime_checkable
+class Moving(Protocol):
+    """An evaluation that changes from round to round, because what agents look for changes."""
+
+    def at(self, round: int) -> Evaluation:
+        """The evaluation of the models after so many rounds."""
+        ...
+
+
+def at_round(evaluation: Evaluation, round: int) -> Evaluation:
+    """The evaluation of the models after so many rounds; most evaluations are the same in all rounds."""
+    return evaluation.at(round) if isinstance(evaluation, Moving) else evaluation
+
+
+@runtime_checkable
 class Divisible(Protocol):
     """A stream or an evaluation that can be restricted to some agents.
 
@@ -114,6 +128,16 @@ def side_by_side(
     return of
 
 
+def round_by_round(
+    parts: Sequence[Evaluation], agents: int, dtype: torch.dtype
+) -> Callable[[int], Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]]:
+    """From the number of rounds to one evaluation for several networks side by side."""
+    if any(isinstance(part, Moving) for part in parts):
+        return lambda round: side_by_side([at_round(part, round) for part in parts], agents, dtype)
+    always = side_by_side(parts, agents, dtype)
+    return lambda round: always
+
+
 def loss_alone(evaluation: Evaluation) -> Evaluation:
     """The part of an evaluation on test data that measures the loss, without other metrics if it is one of ours."""
     parts = evaluation.parts if isinstance(evaluation, Evaluations) else (evaluation,)
@@ -125,7 +149,7 @@ def takes_trials(evaluation: Evaluation | None) -> bool:
     """Whether an evaluation takes models with a dimension for trials before the agents."""
     if isinstance(evaluation, Evaluations):
         return all(map(takes_trials, evaluation.parts))
-    return isinstance(evaluation, Quadratic | HeldOut)
+    return isinstance(evaluation and at_round(evaluation, 0), Quadratic | HeldOut)
 
 
 @dataclass(frozen=True, eq=False)

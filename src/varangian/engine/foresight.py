@@ -93,10 +93,12 @@ def insight_of(
 
         return played(state._replace(attack=attack_state), rounds)
 
+    true_risk = world.risk_at(state.round + 1)
+
     def risk(models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
         if models.ndim > 2 and not at_once:
             return torch.stack([risk(of_trial) for of_trial in models])
-        return world.risk(models) if world.risk is not None else own_loss(world.model, models, state.sample)
+        return true_risk(models) if true_risk is not None else own_loss(world.model, models, state.sample)
 
     return Insight(
         model=world.model,

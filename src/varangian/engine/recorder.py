@@ -30,8 +30,9 @@ def measure(world: World, state: State, seen: Seen) -> Measured:
     the rule has weights. `alone_regret` is that of no cooperation, if the rule has anchors.
     """
     measured = {"loss": own_loss(world.model, seen.before, state.sample)}
-    measured |= world.exact(state.used)
-    measured |= measure_anchors(world.exact, state)
+    exact = world.exact_at(state.round)
+    measured |= exact(state.used)
+    measured |= measure_anchors(exact, state)
     if all(weights is not None for weights in seen.weights):
         of_tables = [
             torch.stack(((weights * from_byzantine).sum(1), (weights[:, 1:] > 0).sum(1).to(weights.dtype)))

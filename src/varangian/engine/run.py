@@ -36,8 +36,8 @@ from varangian.engine.simulated import Result, finished, joined, save_finished
 from varangian.engine.state import State, begin
 from varangian.engine.trained import AgentModels, Start
 from varangian.engine.world import World, attacked, prepare
+from varangian.rules.anchored import anchored
 from varangian.rules.base import Adaptable, Rule
-from varangian.rules.paper import loss_based
 from varangian.studies.own_task import SceneOfSeed, scene_of
 from varangian.studies.study import Study
 
@@ -69,7 +69,7 @@ def simulate(
             model. With one task, seeds change only who is Byzantine, the attack, and the order of data.
         graph: Who hears whom, for a task of your own: a `Graph`, a networkx graph, or a function of the round. By
             default everyone hears everyone.
-        rule: How agents combine what they hear. By default the paper's rule.
+        rule: How agents combine what they hear. By default `anchored`, which needs no settings.
         attack: What Byzantine agents send. By default nothing.
         byzantine: The number of Byzantine agents (drawn by seed), or their share, or a list of them.
         rounds: How many rounds to run. By default the study's own number, or 100.
@@ -95,7 +95,7 @@ def simulate(
     ('loss-based', 20)
     """
     how = RunOptions.of(options)
-    rule = loss_based() if rule is None else rule
+    rule = anchored() if rule is None else rule
     attack = silent() if attack is None else attack
     checked = check_run(task, graph, rule, attack, byzantine, rounds, seeds, callbacks, checkpoint, resume)
     task, graph, rule, attack, byzantine, rounds, numbers, folder = checked

@@ -157,7 +157,7 @@ def exchange_of(
         step_size=world.step_size_at(state.round),
         listening=world.listening,
         group=world.group,
-        risk=world.risk,
+        risk=world.risk_at(state.round + 1),
         draws=world.sender_draws,
         second=None if second is None or second.before is None else SecondModel(second.models, second.before),
         folds=folds,

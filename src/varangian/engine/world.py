@@ -26,7 +26,7 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
-from varangian.core.task import TEST_LOSS, PerAgent, Stream, Task, loss_alone, side_by_side
+from varangian.core.task import TEST_LOSS, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
 from varangian.engine.compute.choice import executor_for, with_threads
@@ -60,8 +60,8 @@ class World:
     is_normal: Bool[Tensor, "agent 1"]
     listening: Bool[Tensor, "agent 1"]
     """The agents that combine what they hear: normal agents, and with `byzantine_listen` all agents."""
-    exact: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
-    """What is known exactly about the models; measured every round."""
+    exact_at: Callable[[int], Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]]
+    """What is known exactly about the models after so many rounds; measured every round."""
     held_out: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
     """What is measured on held-out data, every epoch."""
     tested: Callable[[Models], Mapping[str, Float[Tensor, " agent"]]]
@@ -82,11 +82,11 @@ class World:
     executor: Executor
     """Computes the functions of a round."""
 
-    @property
-    def risk(self) -> Risk | None:
-        """The true risk of models, if the task knows it."""
+    def risk_at(self, round: int) -> Risk | None:
+        """The true risk of the models after so many rounds, if the task knows it."""
         if self.task.exact is not None:
-            return lambda models: self.exact(models)["regret"]
+            exact = self.exact_at(round)
+            return lambda models: exact(models)["regret"]
         if self.task.tested is not None:
             return lambda models: self.tested(models)[TEST_LOSS]
         return None
@@ -161,7 +161,7 @@ def prepare(
     execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
     executor = executor_for(execution)
     tasks = [placed(scene.task, execution) for scene in reordered]
-    exact = side_by_side([task.exact for task in tasks if task.exact is not None], agents, dtype)
+    exact_at = round_by_round([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([loss_alone(task.tested) for task in tasks if task.tested is not None], agents, dtype)
     start = torch.cat([start_of(scene, task, dtype, device) for scene, task in zip(reordered, tasks, strict=True)])
@@ -189,7 +189,7 @@ def prepare(
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
         listening=~is_byzantine.to(device)[:, None] | byzantine_listen,
-        exact=exact if agent_order is None else agent_order.wrap_measure(exact),
+        exact_at=exact_at if agent_order is None else lambda round: agent_order.wrap_measure(exact_at(round)),
         held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
         tested=tested if agent_order is None else agent_order.wrap_measure(tested),
         step_size=column("step_size"),

@@ -116,7 +116,7 @@ class anchored:
 
     Limits: the guarantee is for the samples that were judged. What it says about new data depends on how many there
     are. Messages that are as good as honest ones, as far as samples can tell, are kept and take their share of the
-    weight. Where all agents train on the same few items again and again, no neighbour looks better, and nobody listens.
+    weight. Agents that train on the same few items again and again know them by heart; `folds_for_few` is for them.
 
     Assumes: A sample of its own that it has not trained on yet. Any number of neighbours may be Byzantine.
     Cost: A second gradient, one evaluation of the loss per neighbour and three more per agent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -19,6 +20,8 @@ from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.scene import Scene
 from varangian.core.task import Quadratic, Task
 
+JUMPS_EVERY = 100
+"""After how many samples targets jump, if they do."""
 TARGETS = ((10.84, 10.76), (20.42, 20.26), (20.51, 10.40), (10.78, 20.30))
 
 
@@ -37,6 +40,10 @@ class target_localization:
     """Each agent's σ_u² is drawn between these."""
     distance_noise: tuple[float, float] = (0.1, 0.2)
     """Each agent's σ_d² is drawn between these."""
+    drift: float = 0.0
+    """How far each target moves in a round. The four targets move in four directions."""
+    jump: float = 0.0
+    """How far each target jumps, to and fro, every 100 rounds."""
     step_size: float = 0.1
     forgetting: float = 0.1
     rounds: int = 500
@@ -53,6 +60,9 @@ class target_localization:
             raise BadInput(f"target-localization needs at least one agent, but agents is {self.agents}")
         if not 0 < self.field_size < float("inf"):
             raise BadInput(f"field_size must be a positive number, but is {self.field_size}")
+        for name in ("drift", "jump"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise BadInput(f"{name} must be 0 or a positive number, but is {getattr(self, name)}")
         for name in ("direction_noise", "distance_noise"):
             low, high = getattr(self, name)
             if not 0 <= low <= high < float("inf"):
@@ -69,9 +79,13 @@ class target_localization:
         lot = Draws.of(seed, self.agents).uniform("noise", 0, 2, torch.float64)
         group = torch.arange(self.agents) % len(TARGETS)
         target = torch.tensor(TARGETS, dtype=torch.float64)[group]
+        angle = group.double() * (torch.pi / 2)
+        heading = torch.stack((angle.cos(), angle.sin()), 1)
         stream = Bearings(
             target=target,
-            direction=torch.nn.functional.normalize(target - self._position(seed)),
+            position=self._position(seed),
+            drift=self.drift * heading,
+            jump=self.jump * heading,
             direction_noise=_between(self.direction_noise, lot[:, 0]),
             distance_noise=_between(self.distance_noise, lot[:, 1]),
         )
@@ -80,7 +94,7 @@ class target_localization:
             stream=stream,
             step_size=self.step_size,
             forgetting=self.forgetting,
-            exact=stream.risk(),
+            exact=MovingRisk(stream) if self.drift or self.jump else stream.risk(),
             groups=group.tolist(),
             together=True,
         )
@@ -111,10 +125,15 @@ class Bearings:
     """The stream of measurements. In each round every agent measures the direction to its target and its distance.
 
     The direction is u = u₀ + N(0, σ_u² I), and the distance along it is d = (target − x)ᵀu + N(0, σ_d²). A sample is
-    (u, y) with y = d + xᵀu."""
+    (u, y) with y = d + xᵀu. Targets may move: see `target_at`."""
 
     target: Float[Tensor, "agent 2"]
-    direction: Float[Tensor, "agent 2"]
+    """Where each agent's target is at first."""
+    position: Float[Tensor, "agent 2"]
+    drift: Float[Tensor, "agent 2"]
+    """How each target moves in a round."""
+    jump: Float[Tensor, "agent 2"]
+    """How each target jumps, to and fro."""
     direction_noise: Float[Tensor, " agent"]
     distance_noise: Float[Tensor, " agent"]
 
@@ -122,17 +141,37 @@ class Bearings:
     def agents(self) -> int:
         return len(self.target)
 
+    @property
+    def direction(self) -> Float[Tensor, "agent 2"]:
+        """u₀: the direction from each agent to the first place of its target."""
+        return torch.nn.functional.normalize(self.target - self.position)
+
+    def target_at(self, time: Float[Tensor, "*rounds 1 1"]) -> Float[Tensor, "*rounds agent 2"]:
+        """Where the targets are when sample number `time` is measured.
+
+        They drift by the same distance in every round. They jump after 100 samples and back after 200, and so on.
+        """
+        return self.target + self.drift * time + self.jump * (time.div(JUMPS_EVERY, rounding_mode="floor") % 2)
+
     def samples(self, draws: Draws, start: int, rounds: int, dtype: torch.dtype) -> Sample:
         noise = draws.normal_rounds("measurement", start, rounds, 3, dtype).mT
-        target, direction, direction_noise, distance_noise = _by_coordinate(self, dtype)
+        target, direction, direction_noise, distance_noise, moves = _by_coordinate(self, dtype)
+        if moves:
+            time = start + torch.arange(rounds, dtype=self.target.dtype, device=self.target.device)
+            there = self.target_at(time[:, None, None])
+            direction = torch.nn.functional.normalize(there - self.position, dim=-1).mT.to(dtype)
+            target = there.permute(2, 0, 1).to(dtype)
         u = torch.addcmul(direction, noise[:, :2], direction_noise)
         y = torch.addcmul(u[:, 0] * target[0], u[:, 1], target[1])
         return u.mT, y.addcmul_(noise[:, 2], distance_noise)
 
-    def risk(self) -> Quadratic:
-        """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*)."""
-        seen = self.direction[:, :, None] * self.direction[:, None, :]
-        return Quadratic(self.target, seen + self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype))
+    def risk(self, round: int = 0) -> Quadratic:
+        """r_k(θ) − r_k* = (θ − θ*)ᵀ (u₀u₀ᵀ + σ_u² I) (θ − θ*), for the sample after so many rounds."""
+        target = self.target_at(self.target.new_full((1, 1), round))
+        direction = torch.nn.functional.normalize(target - self.position)
+        seen = direction[:, :, None] * direction[:, None, :]
+        noise = self.direction_noise[:, None, None] * torch.eye(2, dtype=seen.dtype, device=seen.device)
+        return Quadratic(target, seen + noise)
 
     def part(self, agents: slice | Int[Tensor, " some"]) -> Bearings:
         """The stream of some agents."""
@@ -142,15 +181,37 @@ class Bearings:
         return Bearings(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
+@dataclass(frozen=True, eq=False)
+class MovingRisk:
+    """The risk of agents whose targets move."""
+
+    stream: Bearings
+
+    def __call__(self, models: Models) -> Mapping[str, Float[Tensor, " agent"]]:
+        """The regret before the first round."""
+        return self.at(0)(models)
+
+    def at(self, round: int) -> Quadratic:
+        """The risk after so many rounds."""
+        return self.stream.risk(round)
+
+    def part(self, agents: slice | Int[Tensor, " some"]) -> MovingRisk:
+        """The same risk for some of the agents."""
+        return MovingRisk(self.stream.part(agents))
+
+    def to(self, device: torch.device) -> MovingRisk:
+        return MovingRisk(self.stream.to(device))
+
+
 @lru_cache(maxsize=2048)
-def _by_coordinate(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Target and direction as (coordinate, agent), and the two standard deviations.
+def _by_coordinate(stream: Bearings, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, bool]:
+    """First target and direction as (coordinate, agent), the two standard deviations, and whether targets move.
 
     One contiguous row per coordinate: operations then run along agents, not along two numbers at a time.
     """
     target, direction = (points.to(dtype).T.contiguous() for points in (stream.target, stream.direction))
     direction_noise, distance_noise = (v.sqrt().to(dtype) for v in (stream.direction_noise, stream.distance_noise))
-    return target, direction, direction_noise, distance_noise
+    return target, direction, direction_noise, distance_noise, bool(stream.drift.any() or stream.jump.any())
 
 
 def _between(bounds: tuple[float, float], lot: Float[Tensor, " agent"]) -> Float[Tensor, " agent"]:

@@ -22,7 +22,7 @@ from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Models
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
-from varangian.core.task import PerAgent, Task, loss_alone, side_by_side
+from varangian.core.task import PerAgent, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.world import (
@@ -158,9 +158,10 @@ def world_of(
     task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))
     byzantine_rows = torch.nonzero(part.byzantine)[:, 0]
-    exact, held_out, tested = (
+    exact_at = round_by_round([] if task.exact is None else [task.exact], agents, dtype)
+    held_out, tested = (
         side_by_side([] if evaluation is None else [evaluation], agents, dtype)
-        for evaluation in (task.exact, task.held_out, task.tested and loss_alone(task.tested))
+        for evaluation in (task.held_out, task.tested and loss_alone(task.tested))
     )
 
     def column(value: PerAgent) -> Tensor:
@@ -183,7 +184,7 @@ def world_of(
         is_byzantine=part.byzantine.to(device),
         is_normal=~part.byzantine[part.place][:, None].to(device),
         listening=~part.byzantine[part.place][:, None].to(device) | byzantine_listen,
-        exact=exact,
+        exact_at=exact_at,
         held_out=held_out,
         tested=tested,
         step_size=column(task.step_size),
