@@ -121,7 +121,7 @@ def test_fold_models_are_the_same_with_every_executor(name: str, executor: Calla
     one, other = last(TASKS[name]()), last(TASKS[name](), executor=executor())
     for a, b in zip(folds_of(one).models, folds_of(other).models, strict=True):
         assert torch.equal(a, b)
-    torch.testing.assert_close(one.models, other.models)
+    torch.testing.assert_close(one.models, other.models, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -199,7 +199,7 @@ def test_the_anchored_rule_chooses_by_itself() -> None:
 
 @pytest.mark.parametrize("rule", [RULE, cross_fitted(folds=4)], ids=repr)
 def test_an_attack_may_try_the_rule(rule: Any) -> None:
-    attack = attacks.best_response(rule=rule)
+    attack = attacks.best_response(lengths=2, refinements=0, horizon=1, rule=rule)
     for followed in (RULE, rules.average()):
         result = simulate(task(nn.Tanh()), rule=followed, attack=attack, byzantine=1, rounds=2)
         assert bool(result["loss"].notnull().all())
