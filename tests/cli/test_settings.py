@@ -20,7 +20,7 @@ def another(value: Any) -> str:
     if isinstance(value, tuple):
         return "/".join(str(part / 2) for part in value)
     if isinstance(value, int | float):
-        return str(value + 1 if isinstance(value, int) else value / 2)
+        return str(value + 1 if isinstance(value, int) else value / 2 or 0.5)
     words = {"random": "blocked", "same": "next", "next": "same", "adam": "sgd", "synthetic": "kaggle", "wait": "last"}
     return {None: "7", "shortest": "longest", **words}[value]
 

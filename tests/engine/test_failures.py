@@ -103,7 +103,7 @@ def test_a_metric_that_fails_late_is_told_apart(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"test": data, "metrics": {"mine": metric}, "epoch": 2}
     task = varangian.Task.supervised(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, data, **settings)
     with pytest.raises(RunFailed, match=r"^measuring failed in round 4: ValueError: enough"):
-        varangian.simulate(task, rounds=6, checkpoint=tmp_path)
+        varangian.simulate(task, rule=varangian.rules.loss_based(), rounds=6, checkpoint=tmp_path)
     assert list(tmp_path.glob("*.checkpoint"))
 
 

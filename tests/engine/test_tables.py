@@ -15,7 +15,8 @@ from varangian.experiments.sweep import sweep
 
 @pytest.fixture(scope="module")
 def result() -> vg.Result:
-    return vg.simulate(softmax(), Graph.star(14), attack=attacks.sign_flip(), byzantine=3, rounds=12, seeds=2)
+    attack, rule = attacks.sign_flip(), rules.loss_based()
+    return vg.simulate(softmax(), Graph.star(14), rule=rule, attack=attack, byzantine=3, rounds=12, seeds=2)
 
 
 def test_curves_are_mean_and_worst_over_normal_agents(result: vg.Result) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,16 @@ def records(file: Path) -> Iterator[Any]:
         place += 7 + length
 
 
+def complete(file: Path) -> list[Any]:
+    """All records of a run. A process of its own writes them, and on a busy machine it is late."""
+    until = time.monotonic() + 120
+    while True:
+        found = list(records(file))
+        if any(record.WhichOneof("record_type") == "exit" for record in found) or time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+
+
 def test_weights_and_biases_holds_the_curves_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     log = WandB("tracked", tmp_path)
@@ -70,7 +81,7 @@ def test_weights_and_biases_holds_the_curves_offline(tmp_path: Path) -> None:
     files = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
     for file in files:
-        found = list(records(file))
+        found = complete(file)
         (started,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
         settings = {item.key: json.loads(item.value_json) for item in started.config.update}
         assert started.display_name == f"one, seed {settings['seed']}"

@@ -174,7 +174,7 @@ def test_what_is_traced_computes_the_same(rule: Any, network: str) -> None:
 @pytest.mark.usefixtures("_traced_only")
 def test_messages_for_one_edge_where_all_hear_all_run_plainly() -> None:
     with pytest.warns(UserWarning, match="runs uncompiled: combined, loss_based"):
-        agree(*both(softmax(), byzantine=2, attack=attacks.pulling(step=0.3)))
+        agree(*both(softmax(), rule=rules.loss_based(), byzantine=2, attack=attacks.pulling(step=0.3)))
 
 
 @pytest.mark.usefixtures("_traced_only")
