@@ -140,6 +140,54 @@ def test_lockstep_waits_for_the_round_and_keeps_the_next() -> None:
     assert not box.rejected
 
 
+def test_in_lockstep_a_message_that_was_lost_is_accepted_when_it_comes_again() -> None:
+    box = mailbox()
+    box.offer("a", body("a", 6), 0.0)
+    assert rounds(box, 0.0, round=6) == {"a": 6}
+    box.offer("a", body("a", 8), 0.1)  # round 7 got lost
+    assert rounds(box, 0.1, round=7) == {}
+    box.offer("a", body("a", 6), 0.2)
+    assert rounds(box, 0.2, round=7) == {}
+    box.offer("a", body("a", 7, value=1.0), 0.3)
+    assert rounds(box, 0.3, round=7) == {"a": 7}
+    box.offer("a", body("a", 7, value=2.0), 0.4)
+    assert box.collect(0.4, round=7)["a"].message.vector[0] == 1.0, "the first counts"
+    assert rounds(box, 100.0, round=7) == {"a": 7}, "in lockstep no message of the round is too old"
+    assert rounds(box, 100.0, round=8) == {"a": 8}
+    assert box.newest()["a"][0] == 8
+    assert rounds(box, 100.0, round=9) == {}
+    assert box.rejected == {("a", Reason.REPLAYED): 1}, "of two messages of a round, one is accepted"
+
+
+def test_in_lockstep_a_flood_of_later_rounds_does_not_push_out_the_message_of_this_round() -> None:
+    box = mailbox()
+    for round in range(7, 30):
+        box.offer("a", body("a", round), round / 10)
+        assert rounds(box, round / 10, round=7) == {"a": 7}
+    assert box.accepted == {"a": 1}, "one message a round is read"
+    box.offer("a", body("a", 8), 3.0)
+    assert rounds(box, 3.0, round=8) == {"a": 8}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=30), st.integers(0, 3))
+def test_in_lockstep_whatever_is_lost_comes_again(lost: list[tuple[bool, bool, bool]], pauses: int) -> None:
+    """A sender in round t or t + 1 sends its last two messages; some get lost. What arrives is enough, and in order."""
+    box, round = mailbox(), 0
+    for first, second, ahead in [*lost, (False, False, False), (False, False, True)]:
+        sent = round + ahead
+        if not first and sent:
+            box.offer("a", body("a", sent - 1), 0.0)
+        if not second:
+            box.offer("a", body("a", sent), 0.0)
+        for _ in range(pauses):
+            box.collect(0.0, round)
+        arrived = not second if not ahead else not first
+        found = rounds(box, 0.0, round)
+        assert not arrived or found == {"a": round}
+        round += bool(found)
+    assert not box.rejected
+
+
 def test_an_agent_that_falls_behind_in_lockstep_mutes_nobody() -> None:
     box = mailbox()
     for round in range(50, 70):

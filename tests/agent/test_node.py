@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from fleets import models_of, name_of, node_of, play_together
-from loopback import Hub
+from loopback import Hub, Lossy
 from small_tasks import softmax
 
 from varangian import Graph, rules
+from varangian.agent.sender import Resend
 from varangian.agent.state import Saver
 from varangian.attacks.simple import silent
 from varangian.core.scene import Scene
@@ -41,6 +42,26 @@ def test_a_fleet_in_lockstep_gives_the_models_of_the_simulation(rule: Any, tmp_p
     nodes = [node_of(softmax(AGENTS), GRAPH, rule, number, hub, tmp_path) for number in range(AGENTS)]
     play_together(nodes, ROUNDS)
     torch.testing.assert_close(models_of(nodes), simulated(rule), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [0.1, 0.6])
+def test_messages_that_get_lost_change_nothing_in_lockstep(loss: float, tmp_path: Path) -> None:
+    """Every sender repeats its last two messages until its neighbours have gone on. Nobody goes on without one."""
+    rule, hub, graph = rules.loss_based(), Hub(), Graph.complete(AGENTS)
+    nodes = [node_of(softmax(AGENTS), graph, rule, number, hub, tmp_path) for number in range(AGENTS)]
+    names = [name_of(number) for number in range(AGENTS)]
+    for node in nodes:
+        others = [name for name in names if name != node.config.name]
+        node.transport = Lossy(hub, node.config.name, others, loss, Resend(2, first=0.002, longest=0.01))
+    try:
+        play_together(nodes, ROUNDS)
+    finally:
+        for node in nodes:
+            node.transport.close()
+    for node in nodes:
+        assert all(len(status.ages) == AGENTS - 1 for status in node.seen)  # type: ignore[attr-defined]
+        assert not node.mailbox.rejected, "a repeat is no replay"
+    torch.testing.assert_close(models_of(nodes), simulated(rule, ROUNDS, graph), rtol=0, atol=1e-6)
 
 
 def test_bfloat16_on_the_wire_halves_the_bytes_and_changes_models_a_little(tmp_path: Path) -> None:
@@ -107,9 +128,11 @@ def test_an_agent_that_comes_back_joins_the_round_of_the_others(tmp_path: Path) 
     late = nodes[0]
     late.play()  # hears that the others are elsewhere, and waits for nobody
     late._catch_up()
-    assert late.state.round == nodes[1].state.round - 1
+    assert late.state.round == nodes[1].state.round - 2
     for node in nodes:
         node.lockstep.deadline = 600.0
+    late.play()  # the others have finished this round without it, and it has heard them
+    assert len(late.seen[-1].ages) == 2  # type: ignore[attr-defined]
     late.play()
     play_together(nodes, 3)
     for node in nodes:

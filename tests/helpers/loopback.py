@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+
+from varangian.agent.sender import Resend, Sender
 
 Deliver = Callable[[str, bytes], None]
 
@@ -20,6 +24,10 @@ class Hub:
         self.members[name] = deliver
         return Loopback(self, name)
 
+    def hand_over(self, sender: str, receiver: str, payload: bytes) -> None:
+        if (sender, receiver) not in self.cut and receiver in self.members:
+            self.members[receiver](sender, payload)
+
 
 @dataclass
 class Loopback:
@@ -27,15 +35,39 @@ class Loopback:
 
     hub: Hub
     name: str
-    last: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
     def publish(self, payload: bytes, to: str | None = None) -> None:
         for other in [to] if to is not None else [name for name in self.hub.members if name != self.name]:
-            if (self.name, other) not in self.hub.cut and other in self.hub.members:
-                self.hub.members[other](self.name, payload)
+            self.hub.hand_over(self.name, other, payload)
 
     def connected(self) -> frozenset[str]:
         return frozenset(name for name in self.hub.members if name != self.name)
 
     def close(self) -> None:
         self.hub.members.pop(self.name, None)
+
+
+class Lossy:
+    """The transport of one agent that loses messages at random, and sends them again as the real one does."""
+
+    def __init__(self, hub: Hub, name: str, others: list[str], loss: float, resend: Resend) -> None:
+        self._lots = random.Random(name)
+
+        def put(other: str, payload: bytes) -> None:
+            if self._lots.random() >= loss:
+                hub.hand_over(name, other, payload)
+
+        self._senders = {other: Sender(other, partial(put, other), resend) for other in others}
+
+    def publish(self, payload: bytes, to: str | None = None) -> None:
+        for name in self._senders if to is None else (to,):
+            self._senders[name].send(payload)
+
+    def connected(self) -> frozenset[str]:
+        return frozenset(self._senders)
+
+    def close(self) -> None:
+        for sender in self._senders.values():
+            sender.close()
+        for sender in self._senders.values():
+            sender.join()

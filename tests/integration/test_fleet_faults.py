@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bad_hearing import run_with_bad_hearing
 from cut_links import Links
 
 pytest.importorskip("zenoh", reason="needs eclipse-zenoh")
@@ -91,6 +92,21 @@ def test_in_lockstep_one_that_was_killed_is_soon_in_step_again() -> None:
         until(fleet, lambda: all(heard_by(fleet, name) == names - {name} for name in names))
         everybody_goes_on(fleet)
         assert starts_of(killed)[1] > 0
+
+
+def test_in_lockstep_nobody_goes_on_without_a_message_that_was_lost() -> None:
+    rounds = 4
+    with launched(plan(4, rounds=rounds), FleetOptions(deadline=LONG), life=run_with_bad_hearing) as fleet:
+        names = {member.name for member in fleet.members}
+        last = time.monotonic() + LONG
+        while fleet.look():
+            assert time.monotonic() < last
+            time.sleep(0.05)
+        for name in names:
+            statuses = fleet.record.of[name]
+            assert list(statuses) == list(range(1, rounds + 1))
+            assert all(set(status["ages"]) == names - {name} for status in statuses.values())
+            assert not statuses[rounds]["rejected"], "a repeat is no fault"
 
 
 def test_two_halves_go_on_without_each_other_and_meet_again() -> None:

@@ -21,8 +21,9 @@ NOT_ANSWERS = (Reason.REPLAYED, Reason.RATE)
 class Lockstep:
     """Waits for messages of the same round.
 
-    Nobody is waited for who has been silent for longer than the deadline, is already in a later round, or sends what is
-    refused. So a neighbour that has left delays the others once, and one that comes back is waited for again.
+    Nobody is waited for who has been silent for longer than the deadline, is more than one round ahead, or sends what
+    is refused. So a neighbour that has left delays the others once, and one that comes back is waited for again. A
+    neighbour that is one round ahead sends its message of this round again until it is heard: see `lockstep_resend`.
     """
 
     mailbox: Mailbox
@@ -59,7 +60,7 @@ class Lockstep:
             self.mailbox.wait(LOOK)
 
     def round_of_most(self, neighbours: Collection[str]) -> int:
-        """The round that at least half of the neighbours have reached.
+        """The last round that at least half of the neighbours have reached.
 
         Byzantine neighbours can raise it only if they are half of all.
         """
@@ -73,7 +74,7 @@ class Lockstep:
         newest = self.mailbox.newest().get(name)
         if newest is None:
             return now - self.since.setdefault(name, now) <= self.deadline
-        return newest[0] < round and now - newest[1] <= self.deadline
+        return newest[0] <= round + 1 and now - newest[1] <= self.deadline
 
     def _refused(self) -> dict[str, int]:
         counts: dict[str, int] = {}

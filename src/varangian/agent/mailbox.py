@@ -4,6 +4,9 @@ A message is new if its (session, round) is larger than that of the last accepte
 begins when a sender starts; its number grows with every start. So a restarted agent may go back to the round that it
 saved, and a message of an earlier session is a replay. A neighbour's rounds are its own: it may be far ahead or behind.
 But they cannot grow faster than `limits.pace` rounds a second by the receiver's clock. No other clock is used.
+
+In lockstep, a message of the round that the agent waits for is also accepted after a later one, once: the first may
+have been lost, and come again.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,6 +79,8 @@ class Received:
 class _Accepted:
     arrived: float
     message: Message
+    start: bytes
+    """The first bytes of its payload. They hold the signature: a payload with the same is a repeat."""
     new: bool = True
     """Whether `collect` has not returned it yet."""
 
@@ -88,17 +93,19 @@ class _Neighbour:
     """Messages that it may send now. Grows with time."""
     counted_at: float = 0.0
     heard_at: float = 0.0
-    """When the last accepted message arrived, or a repeat of it, which shows that the neighbour lives."""
-    start: bytes | None = None
-    """The first bytes of the last accepted payload. They hold the signature: a payload with the same is a repeat."""
+    """When the last accepted message arrived, or a repeat, which shows that the neighbour lives."""
     waiting: deque[tuple[float, bytes]] = field(default_factory=lambda: deque(maxlen=2))
     """The last two payloads, unread, with their times of arrival. Two, because in lockstep a neighbour may be one round
     ahead while this agent still waits for others."""
-    accepted: deque[_Accepted] = field(default_factory=lambda: deque(maxlen=2))
-    """The last two accepted messages, the newest at the end."""
+    accepted: tuple[_Accepted, ...] = ()
+    """At most two accepted messages, the newest at the end. In lockstep the one of this round is among them."""
     faults: int = 0
     pauses: int = 0
     muted_until: float = 0.0
+
+    def repeats(self, payload: bytes) -> bool:
+        """Whether this is an accepted payload once more."""
+        return any(payload[:OVERHEAD] == one.start for one in self.accepted)
 
 
 class Mailbox:
@@ -151,7 +158,7 @@ class Mailbox:
                 self._reject(sender, reason, now)
                 return
             kept = bytes(payload)
-            if kept[:OVERHEAD] == of.start:
+            if of.repeats(kept):
                 of.heard_at = now
                 return
             if any(kept[:OVERHEAD] == before[:OVERHEAD] for _, before in of.waiting):
@@ -173,51 +180,57 @@ class Mailbox:
     def collect(self, now: float, round: int | None = None) -> dict[str, Received]:
         """The newest accepted message of every neighbour that has not been silent for longer than `limits.silence`.
 
-        With `round` (lockstep), only messages of exactly this round. Messages of later rounds stay for later calls.
+        With `round` (lockstep), only messages of exactly this round, however old. Messages of later rounds stay for
+        later calls. A neighbour whose message of this round is there is not read again until the next round.
         """
         with self._something:
-            arrived = {sender: list(of.waiting) for sender, of in self._of.items()}
-            for of in self._of.values():
+            unheard = {sender: of for sender, of in self._of.items() if not _of_round(of, round)}
+            arrived = {sender: list(of.waiting) for sender, of in unheard.items()}
+            for of in unheard.values():
                 of.waiting.clear()
             self._offered = False
         found: dict[str, Received] = {}
         for sender, payloads in arrived.items():
             # Without lockstep only the newest counts, and the one before it only if the newest is rejected.
             for when, payload in payloads if round is not None else reversed(payloads):
-                if self._accept(sender, when, payload, now) and round is None:
+                if self._accept(sender, when, payload, now, round) and round is None:
                     break
-            of = self._of[sender]
-            fitting = [a for a in of.accepted if round in (None, a.message.header.round)]
-            if fitting and now - of.heard_at <= self._limits.silence:
+        for sender, of in self._of.items():
+            fitting = _of_round(of, round) if round is not None else of.accepted
+            if fitting and (round is not None or now - of.heard_at <= self._limits.silence):
                 newest = fitting[-1]
                 found[sender] = Received(newest.message, now - newest.arrived, newest.new)
                 newest.new = False
         return found
 
-    def _accept(self, sender: str, arrived: float, payload: bytes, now: float) -> bool:
+    def _accept(self, sender: str, arrived: float, payload: bytes, now: float, round: int | None) -> bool:
         """Check a payload, and keep its message. False if it is rejected."""
         of = self._of[sender]
+        if of.repeats(payload):  # it was offered while the first of its kind was being checked
+            return True
         try:
             message = decode(self._unseal(sender, payload), self._schema, sender)
-            self._check_order(of, message, arrived)
+            self._check_order(of, message, arrived, round)
         except Rejected as rejected:
             with self._something:
                 self._reject(sender, rejected.reason, now, str(rejected))
             return False
-        of.accepted.append(_Accepted(arrived, message))
+        new = _Accepted(arrived, message, payload[:OVERHEAD])
         with self._something:
+            of.accepted = _newest_two((*of.accepted, new), round)
             self._accepted[sender] += 1
-            of.start, of.heard_at = payload[:OVERHEAD], max(of.heard_at, arrived)
+            of.heard_at = max(of.heard_at, arrived)
             of.faults = max(0, of.faults - 1)
         return True
 
-    def _check_order(self, of: _Neighbour, message: Message, arrived: float) -> None:
+    def _check_order(self, of: _Neighbour, message: Message, arrived: float, round: int | None) -> None:
         """Reject what is not newer than the last accepted message, and what is too new to be true."""
         if not of.accepted:
             return
         last, header = of.accepted[-1], message.header
         before = last.message.header
-        if (header.session, header.round) <= (before.session, before.round):
+        awaited = header.round == round and header.session == before.session and not _of_round(of, round)
+        if (header.session, header.round) <= (before.session, before.round) and not awaited:
             raise Rejected(Reason.REPLAYED)
         if header.round > before.round + self._limits.ahead + self._limits.pace * max(0.0, arrived - last.arrived):
             raise Rejected(Reason.FUTURE)
@@ -274,3 +287,14 @@ class Mailbox:
         """Until when, on the monotonic clock, everything from this sender is dropped. 0 if it was never muted."""
         with self._something:
             return self._of[sender].muted_until
+
+
+def _of_round(of: _Neighbour, round: int | None) -> tuple[_Accepted, ...]:
+    return tuple(one for one in of.accepted if one.message.header.round == round)
+
+
+def _newest_two(accepted: Sequence[_Accepted], round: int | None) -> tuple[_Accepted, ...]:
+    """The newest message, and before it that of `round` if there is one, else the second newest."""
+    *older, newest = sorted(accepted, key=lambda one: (one.message.header.session, one.message.header.round))
+    chosen = [one for one in older if one.message.header.round == round] or older
+    return (*chosen[-1:], newest)

@@ -139,15 +139,16 @@ class Node:
         return self.lockstep.wait(self.state.round, names, self.stop)
 
     def _catch_up(self) -> None:
-        """In lockstep, go to the round of most neighbours if they are far ahead: nobody sends old rounds again.
+        """In lockstep, follow most neighbours if they are far ahead: nobody sends old rounds again.
 
-        One round ahead is usual: they have heard this agent, and this agent still waits for others.
+        One round ahead is usual: they have heard this agent, and this agent still waits for others. So the agent goes
+        to the round before theirs. They send it again, and those of them that are still in it wait for this agent.
         """
         if self.config.pace == "free":
             return
         reached = self.lockstep.round_of_most([one.name for one in self.config.neighbours])
         if reached <= self.state.round + 1:
             return
-        target = reached if self.config.rounds is None else min(reached, self.config.rounds - 1)
+        target = (reached if self.config.rounds is None else min(reached, self.config.rounds)) - 1
         log.info("goes on from round %d to round %d", self.state.round, target, extra={"event": "catch up"})
         self.state = self.state._replace(round=target)

@@ -24,6 +24,7 @@ from varangian.agent.message import Schema
 from varangian.agent.metrics import UNUSED, Metrics, read_status
 from varangian.agent.node import Node
 from varangian.agent.peer_round import Peer
+from varangian.agent.sender import Resend, lockstep_resend
 from varangian.agent.state import Saver, fingerprint, last_round, load, next_session
 from varangian.agent.status import Watcher
 from varangian.agent.transport import Addresses, ZenohTransport
@@ -142,7 +143,8 @@ def connected(
     def deliver(sender: str, payload: Payload) -> None:
         mailbox.offer(sender, payload, time.monotonic())
 
-    transport = ZenohTransport(identity, config.fleet, addresses, deliver, schema.longest + OVERHEAD)
+    resend = lockstep_resend(config.deadline) if config.pace == "lockstep" else Resend()
+    transport = ZenohTransport(identity, config.fleet, addresses, deliver, schema.longest + OVERHEAD, resend)
     return mailbox, transport, partial(seal, identity=identity, fleet=config.fleet)
 
 

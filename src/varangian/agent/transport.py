@@ -26,6 +26,7 @@ from varangian.agent.certificates import checked_name
 from varangian.agent.counted_log import CountedLog
 from varangian.agent.identity import Credentials, Identity
 from varangian.agent.mailbox import Payload
+from varangian.agent.sender import Resend, Sender
 from varangian.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ Deliver = Callable[[str, Payload], None]
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _OVERHEAD = 4096
 """What Zenoh adds to a payload, at most."""
-REPEAT = 1.0, 15.0
-"""Seconds until the last payload is sent again, for neighbours that could not hear it: at first, and at most."""
 WATCH = 1.0
 """Seconds between looks at the key files."""
 WARN, WARN_EVERY = timedelta(days=14), 86_400.0
@@ -48,10 +47,10 @@ WARN, WARN_EVERY = timedelta(days=14), 86_400.0
 
 
 class Transport(Protocol):
-    """Sends an agent's newest payload to its neighbours, and hands over what they send. Never blocks on them."""
+    """Sends an agent's newest payloads to its neighbours, and hands over what they send. Never blocks on them."""
 
     def publish(self, payload: bytes, to: str | None = None) -> None:
-        """Send this to every neighbour, or to one. It replaces what has not been sent yet."""
+        """Send this to every neighbour, or to one. Older payloads that have not been sent yet may be dropped."""
         ...
 
     def connected(self) -> frozenset[str]:
@@ -84,7 +83,15 @@ class ZenohTransport:
     The key files are watched: after a renewal or a new revocation list, the session is opened again.
     """
 
-    def __init__(self, identity: Identity, fleet: str, addresses: Addresses, deliver: Deliver, longest: int) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        fleet: str,
+        addresses: Addresses,
+        deliver: Deliver,
+        longest: int,
+        resend: Resend | None = None,
+    ) -> None:
         """Open the session. Neighbours need not be there yet.
 
         Args:
@@ -93,6 +100,7 @@ class ZenohTransport:
             addresses: Where to listen and connect.
             deliver: What to do with what arrives.
             longest: The most bytes of a payload. Zenoh drops longer ones while it puts them together.
+            resend: What is sent again, and when. By default the last payload.
         """
         if identity.name in addresses.neighbours:
             raise BadInput(f"{identity.name} cannot be its own neighbour; remove it from the neighbours")
@@ -106,15 +114,15 @@ class ZenohTransport:
         self._lock = threading.Lock()
         """Guards the session, which the watching thread replaces."""
         self._closing = threading.Event()
-        self._senders: dict[str, _Sender] = {}
+        self._senders: dict[str, Sender] = {}
         self._session: _Session | None = self._opened()
         for name in addresses.neighbours:
-            self._senders[name] = _Sender(name, partial(self._put, name))
+            self._senders[name] = Sender(name, partial(self._put, name), resend or Resend())
         self._watcher = threading.Thread(target=self._watch, name="watch-keys", daemon=True)
         self._watcher.start()
 
     def publish(self, payload: bytes, to: str | None = None) -> None:
-        """Send this to every neighbour, or to one. It replaces what has not been sent yet."""
+        """Send this to every neighbour, or to one. Payloads that are too old to be sent again are dropped."""
         for name in self._senders if to is None else (to,):
             self._senders[name].send(payload)
 
@@ -232,55 +240,6 @@ class _Session:
         self.session.close()
         for thread in self.hearing:
             thread.join()
-
-
-class _Sender:
-    """Sends the newest payload to one neighbour, in a thread of its own: a slow neighbour delays only itself.
-
-    It sends the last payload again from time to time, less and less often: nobody stores it for a neighbour that was
-    not connected.
-    """
-
-    def __init__(self, name: str, put: Callable[[bytes], None]) -> None:
-        self._put = put
-        self._payload: bytes | None = None
-        self._waiting = False
-        """Whether the payload has not been sent yet."""
-        self._open = True
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=f"tell-{name}", daemon=True)
-        self._thread.start()
-
-    def send(self, payload: bytes) -> None:
-        with self._changed:
-            self._payload, self._waiting = payload, True
-            self._changed.notify()
-
-    def repeat(self) -> None:
-        """Send the last payload again now."""
-        with self._changed:
-            self._waiting = self._payload is not None
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify()
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
-        pause = REPEAT[0]
-        while True:
-            with self._changed:
-                new = self._changed.wait_for(lambda: self._waiting or not self._open, pause)
-                if not self._open:
-                    return
-                payload, self._waiting = self._payload, False
-            pause = REPEAT[0] if new else min(2 * pause, REPEAT[1])
-            if payload is not None:
-                self._put(payload)
 
 
 def key(fleet: str, sender: str, receiver: str) -> str:
