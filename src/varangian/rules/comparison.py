@@ -21,6 +21,9 @@ PerAgent = Float[Tensor, " agent"]
 LARGEST = 5.0
 """A difference counts as this much at most. So one bad round is not remembered for ever."""
 
+TIE = 1e-5
+"""Means up to this are no difference. An agent's own model is its anchor at first: rounding must not decide."""
+
 
 class Unit(NamedTuple):
     """The smoothed loss of each agent's anchor: the unit of all differences. No message can change it."""
@@ -79,12 +82,12 @@ def compare(
 
 
 def not_significantly_worse(pace: Series, compared: Compared, significance: Float[Tensor, " memory"]) -> Kept:
-    """Whether each mean is at most z standard errors above zero, with every length of memory.
+    """Whether each mean is at most z standard errors above zero, with every length of memory. A tie is not worse.
 
     In the unit of the anchor's loss, a variance counts as 1 at most: senders cannot hide behind swings of their loss.
     """
     slack = compared.variance.clamp(max=1).mul_(pace).sqrt_().mul_(significance)
-    return (compared.mean <= slack).all(2)
+    return (compared.mean <= slack.add_(TIE)).all(2)
 
 
 @lru_cache(maxsize=64)
