@@ -14,7 +14,7 @@ import time
 import torch
 import xarray as xr
 
-from varangian.agent.config import read_config, rule_of, share_of
+from varangian.agent.config import learns, read_config
 from varangian.agent.fleet import LOOK, FleetOptions, fly, launched
 from varangian.agent.peer_round import Peer
 from varangian.agent.record import FleetRecord
@@ -22,6 +22,7 @@ from varangian.agent.state import fingerprint, load
 from varangian.attacks.simple import silent
 from varangian.engine.results import final
 from varangian.engine.round import play_round
+from varangian.engine.run import suited
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
 from varangian.experiments.config import Plan, plan_for
@@ -74,7 +75,8 @@ def compare_models(rounds: int, deadline: float) -> None:
     """The largest difference between a model of the fleet and of the simulation."""
     for name in ("loss-based", "trimmed-mean", "anchored"):
         chosen = plan(rounds, 0, name)
-        scene, rule = chosen.study.scene(0), chosen.rule(name)
+        scene = chosen.study.scene(0)
+        rule = suited(chosen.rule(name), scene.task, rounds)
         world = prepare([scene], [0], 0)
         state = begin(world, rule, silent())
         with torch.no_grad():
@@ -87,7 +89,7 @@ def compare_models(rounds: int, deadline: float) -> None:
             fleet.end()
             for member in fleet.members:
                 config = read_config(member.config)
-                peer = Peer(share_of(config), rule_of(config))
+                peer = Peer(*learns(config))
                 found = load(config.path(config.state), peer, fingerprint(peer, config.name))
                 assert found is not None and found.state.round == rounds
                 rows.append(found.state.models)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from varangian import BadInput, studies
-from varangian.agent.config import AgentConfig, as_toml, host_and_port, read_config, rule_of, share_of
+from varangian.agent.config import AgentConfig, as_toml, host_and_port, learns, read_config, share_of
 from varangian.core.optimisers import adam
+from varangian.rules.anchored import anchored
+from varangian.rules.cross_fitted import cross_fitted
 
 OWN = """
 import torch
@@ -99,13 +102,44 @@ def test_a_configuration_is_written_as_it_is_read(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, says: str, tmp_path: Path) -> None:
     def everything(path: Path) -> None:
-        config = read_config(path)
-        rule_of(config)
-        share_of(config)
+        learns(read_config(path))
 
     with pytest.raises(BadInput) as refused:
         everything(written(tmp_path, text))
     assert says in str(refused.value)
+
+
+FEW = """
+import torch
+from varangian import Task
+
+def task(items):
+    data = [(torch.zeros(items, 2), torch.zeros(items, 1))]
+    return Task.supervised(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss, data, batch=4)
+
+def few():
+    return task(64)
+
+def many():
+    return task(65)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "also", "expected"),
+    [
+        ("few", "", cross_fitted()),
+        ("many", "", anchored()),
+        ("few", "rounds = 31\n", anchored()),
+        ("few", "rounds = 32\n", cross_fitted()),
+    ],
+)
+def test_with_few_items_anchored_is_the_rule_that_a_simulation_takes(
+    name: str, also: str, expected: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "few.py").write_text(FEW)
+    config = read_config(written(tmp_path, f'rule = "anchored"\n{also}{BASIC}[task]\nmake = "few.py:{name}"\n'))
+    assert learns(config)[1] == expected
 
 
 def test_addresses() -> None:

@@ -22,6 +22,7 @@ from varangian.core.scene import Scene
 from varangian.engine.round import play_round
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
+from varangian.rules.cross_fitted import cross_fitted
 
 AGENTS, ROUNDS = 5, 50
 GRAPH = Graph.ring(AGENTS)
@@ -36,7 +37,7 @@ def simulated(rule: Any, rounds: int = ROUNDS, graph: Graph = GRAPH) -> torch.Te
     return state.models
 
 
-@pytest.mark.parametrize("rule", [rules.loss_based(), rules.trimmed_mean(), rules.anchored()], ids=repr)
+@pytest.mark.parametrize("rule", [rules.loss_based(), rules.trimmed_mean(), rules.anchored(), cross_fitted()], ids=repr)
 def test_a_fleet_in_lockstep_gives_the_models_of_the_simulation(rule: Any, tmp_path: Path) -> None:
     hub = Hub()
     nodes = [node_of(softmax(AGENTS), GRAPH, rule, number, hub, tmp_path) for number in range(AGENTS)]

@@ -18,6 +18,7 @@ from varangian.core.errors import BadInput, unknown
 from varangian.core.graph import Graph
 from varangian.core.optimisers import adam, sgd
 from varangian.core.task import Task
+from varangian.engine.run import suited
 from varangian.experiments.config import as_toml_value
 from varangian.experiments.own_code import Offered
 from varangian.experiments.spec import made, with_settings
@@ -25,6 +26,8 @@ from varangian.rules.base import Rule
 from varangian.studies.study import Study
 
 OPTIMISERS = {"sgd": sgd, "adam": adam}
+ENDLESS = 2**53
+"""The number of rounds of an agent that never stops."""
 
 
 @dataclass(frozen=True)
@@ -159,19 +162,36 @@ def as_toml(config: AgentConfig) -> str:
 
 
 def rule_of(config: AgentConfig) -> Rule[Any]:
-    """The rule by which the agent combines what it hears."""
+    """The rule that the configuration names."""
     rule: Rule[Any] = made(config.rule, "rule", Offered(("rule",), folder=Path(config.folder)))
     return rule
 
 
+def learns(config: AgentConfig) -> tuple[Share, Rule[Any]]:
+    """What the agent learns, and the rule by which it combines what it hears.
+
+    As in a simulation, `anchored` is another rule where agents have few items and go over them again. In a study all
+    agents count, as they do there. With a task of one's own, only the items of this agent are known.
+    """
+    task = _task(config)
+    return _share(config, task), suited(rule_of(config), task, ENDLESS if config.rounds is None else config.rounds)
+
+
 def share_of(config: AgentConfig) -> Share:
     """What the agent learns, from its configuration."""
+    return _share(config, _task(config))
+
+
+def _task(config: AgentConfig) -> Task:
+    """The task of all agents of a study, or the agent's own task."""
+    return _made(config.task.make or "", config) if config.task.study is None else _of_study(config)
+
+
+def _share(config: AgentConfig, task: Task) -> Share:
     about, numbers = config.task, config.numbers()
     if about.study is not None:
-        assert about.agent is not None
-        task, seed = _of_study(config), about.seed or 0
+        task, seed = task.part(torch.tensor([about.agent])), about.seed or 0
     else:
-        task = _made(about.make or "", config)
         seed = zlib.crc32(config.name.encode()) if about.seed is None else about.seed
     if config.optimiser is not None:
         task = replace(task, optimiser=made(config.optimiser, "optimiser", OPTIMISERS))
@@ -197,7 +217,7 @@ def _of_study(config: AgentConfig) -> Task:
         raise BadInput(f"the graph of {about.study} changes from round to round, but agents have fixed neighbours")
     if not 0 <= number < scene.task.agents:
         raise BadInput(f"{about.study} has the agents 0 … {scene.task.agents - 1}, but agent is {number}")
-    return scene.task.part(torch.tensor([number]))
+    return scene.task
 
 
 def _made(text: str, config: AgentConfig) -> Task:

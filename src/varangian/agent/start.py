@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from varangian.agent import zenoh_log
-from varangian.agent.config import AgentConfig, host_and_port, read_config, rule_of, share_of
+from varangian.agent.config import AgentConfig, host_and_port, learns, read_config
 from varangian.agent.envelope import OVERHEAD, Verifier, seal
 from varangian.agent.identity import Identity
 from varangian.agent.logs import log_round
@@ -50,7 +50,7 @@ def run_agent(config: AgentConfig, stop: threading.Event, watchers: Sequence[Wat
     torch.set_num_threads(1)
     network = zenoh_log.watch()  # before the first session
     identity = identity_of(config)
-    peer = Peer(share_of(config), rule_of(config))
+    peer = Peer(*learns(config))
     with ExitStack() as stack:
         folder = stack.enter_context(state_folder(config))
         mark = fingerprint(peer, config.name)
