@@ -1,7 +1,8 @@
-"""Tests run side by side, one process a core: more threads would only get into each other's way."""
+"""Tests run side by side, with one thread each: more threads would only get into each other's way."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -20,6 +21,11 @@ settings.load_profile("steady")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs deaf to interrupts, and so would be the programs that tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores: many tests wait for a cluster, a browser or a fleet."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 @pytest.fixture(autouse=True)

@@ -48,9 +48,15 @@ SMALL = """() => [...document.querySelectorAll('.equation math')]
     .filter(box => box.getBoundingClientRect().height < 8 || box.getBoundingClientRect().width < 8).length"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1300])
-@pytest.mark.parametrize(("page", "room"), [("rules", rules), ("attacks", attacks)])
+@pytest.mark.parametrize(
+    ("page", "room", "width", "scheme"),
+    [
+        ("rules", rules, 390, "light"),
+        ("rules", rules, 1300, "dark"),
+        ("attacks", attacks, 390, "dark"),
+        ("attacks", attacks, 1300, "light"),
+    ],
+)
 def test_cards_fit_their_column(site: Path, browser: Any, page: str, room: Any, width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
