@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from varangian.experiments.config import Plan
     from varangian.experiments.run_folder import RunFolder
     from varangian.report.live import Live
+    from varangian.report.timings import Timings
 
 
 @with_run_options()
@@ -72,6 +73,9 @@ def run(
     address: Address = None,
     shards: Shards = None,
     gpus_per_shard: GpusPerShard = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print the seconds of each phase; also to --out/timings.csv, by cell.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of rules, attacks, numbers of Byzantine agents and seeds on a study.
@@ -84,6 +88,7 @@ def run(
 
         varangian run runs/first/config.toml --out runs/again --engine ray --address auto --overwrite
     """
+    spent = report.timings.Timings(shown=timings)
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if tensorboard and cluster is not None:
         raise BadInput("--tensorboard works only in this process, not with --engine ray; leave one of them out")
@@ -96,14 +101,17 @@ def run(
         raise BadInput("--save-models needs --out, the folder to write to")
     look_for_data_in(data)
     asked = asked_for(what, rule, attack, byzantine, seeds, rounds, set_, options, cluster)
-    plan = experiments.config.plan_for(**asked)
-    experiments.config.check(plan)
+    with spent.watch.phase("set-up"):
+        plan = experiments.config.plan_for(**asked)
+        experiments.config.check(plan)
     if not plan.study.attacks and plan.attacks == ("silent",) and any(plan.byzantine) and not (quiet or attack):
         silent = f"{plan.study.name} names no attack, so Byzantine agents are silent; choose one with --attack"
         print(f"varangian: {silent}", file=sys.stderr)
     try:
         port = live_port or 0 if live or live_port is not None else None
-        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster)
+        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster, spent)
+        if timings and not quiet:
+            print(spent.line)
     except KeyboardInterrupt:
         message = "varangian: interrupted"
         if out is not None:
@@ -124,6 +132,7 @@ def _run(
     port: int | None,
     tensorboard: bool,
     cluster: RayCluster | None,
+    timings: Timings,
 ) -> None:
     with ExitStack() as stack:
         stack.enter_context(connected(cluster))  # first: without a cluster, nothing should be written
@@ -137,11 +146,12 @@ def _run(
         if out is not None and place is not None and place.finished:
             metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
-            metrics = _swept(plan, place, quiet, live, tensorboard, cluster)
+            metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings)
         if not quiet:
-            report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
+            with timings.watch.phase("report"):
+                report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
         if place is not None and not place.finished:
-            report.folder.finish(place, metrics)
+            report.folder.finish(place, metrics, timings=timings)
         if place is not None and not quiet:
             files = "config.toml, metrics.nc, summary.csv, figures/, report.html"
             files += ", models/" if plan.options.save_models else ""
@@ -155,10 +165,11 @@ def _swept(
     live: Live | None,
     tensorboard: bool,
     cluster: RayCluster | None,
+    timings: Timings,
 ) -> xr.Dataset:
     """Run all cells, and show the progress on the terminal, in the live report and in TensorBoard."""
     with ExitStack() as stack:
-        watchers: list[Watcher] = []
+        watchers: list[Watcher] = [timings]
         if tensorboard and place is not None:
             watchers.append(report.tensorboard.TensorBoard(place.tensorboard))
         if live is not None:
@@ -167,4 +178,5 @@ def _swept(
         if not quiet:
             watchers.append(stack.enter_context(report.terminal.Terminal(plan)))
         cells, resume = (None, False) if place is None else (place.cells, place.resumed)
-        return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster)
+        with timings.watch.phase("writing"):  # what is left besides the phases of the cells
+            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster)

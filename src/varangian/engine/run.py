@@ -16,6 +16,7 @@ from varangian.core.errors import BadInput
 from varangian.core.folds import few_and_repeated
 from varangian.core.graph import AnyGraph, Graph, TimeVarying
 from varangian.core.scene import Byzantine, Scene
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Task
 from varangian.engine import checkpoint as checkpoints
 from varangian.engine import results, trained
@@ -85,7 +86,8 @@ def simulate(
     Returns:
         An xarray dataset with dimensions seed, round and agent (and epoch, snapshot and slot), and the final models:
         `result.models[agent]` is a state dict, `result.module(agent)` a module. `result.curves()`, `result.agents()`
-        and `result.trust()` are pandas tables. `result.attrs` says what was run.
+        and `result.trust()` are pandas tables. `result.attrs` says what was run, and `result.timings` how many seconds
+        each phase took.
 
     >>> from varangian import rules, studies
     >>> result = simulate(studies.target_localization(agents=20), rule=rules.loss_based(), rounds=50, byzantine=5)
@@ -102,37 +104,42 @@ def simulate(
     said = about(task, rule, attack, byzantine, rounds, how)
     given = None if start is None else trained.read_start(start)
     cluster = chosen(engine)
-    first = _scene(task, graph, numbers[0], given)
+    watch = Stopwatch()
+    with watch.phase("set-up"):
+        first = _scene(task, graph, numbers[0], given)
     rule = suited(rule, first.task, rounds)
     if cluster is not None:
         for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
                 raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
         jobs = (Job(_scene(task, graph, seed, given), seed, byzantine, rule, attack, rounds) for seed in numbers)
-        return on_cluster(cluster, jobs, how, callbacks, folder, resume).saying(said)
+        return on_cluster(cluster, jobs, how, callbacks, folder, resume, watch).timed(watch.seconds).saying(said)
     parts: list[Result] = []
     together = seeds_at_once(first) if len(numbers) > 1 else 1
     for begun in range(0, len(numbers), together):
         some = numbers[begun : begun + together]
         file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
-        scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
-        check_schedule(scenes[0].task.schedule, rounds)
-        execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
-        recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
-        attacking = attack if byzantine else None
-        check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
-        world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen)
-        mark = fingerprint(world, rule, attack, rounds, how)
+        with watch.phase("set-up"):
+            scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
+            check_schedule(scenes[0].task.schedule, rounds)
+            execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
+            recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
+            attacking = attack if byzantine else None
+            check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
+            world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
+            mark = fingerprint(world, rule, attack, rounds, how)
         keep = trained.kept(world.start.numel() * len(numbers), how.save_models)
         if resume and file and (found := finished(file, mark, some if keep else ())) is not None:
             parts.append(found)
             continue
         saver = checkpoints.Saver.beside(file, mark)
-        result = run(world, rule, attack, rounds, recorder, callbacks, saver, resume, keep)
+        with watch.phase("rounds"):
+            result = run(world, rule, attack, rounds, recorder, callbacks, saver, watch, resume, keep)
         if file and together < len(numbers):
-            save_finished(result, file)
+            with watch.phase("writing"):
+                save_finished(result, file)
         parts.append(result)
-    return joined(parts).saying(said)
+    return joined(parts).timed(watch.seconds).saying(said)
 
 
 def run(
@@ -143,6 +150,7 @@ def run(
     recorder: Recorder,
     callbacks: Sequence[Callback],
     saver: checkpoints.Saver,
+    watch: Stopwatch,
     resume: bool,
     keep_models: bool = False,
 ) -> Result:
@@ -156,6 +164,7 @@ def run(
         recorder: Keeps what is measured.
         callbacks: Watch the run.
         saver: Writes checkpoints, and one more when the run is interrupted.
+        watch: Measures the phases inside the rounds.
         resume: Whether to continue from the checkpoint, if there is one.
         keep_models: Whether the result holds the final models.
     """
@@ -169,7 +178,8 @@ def run(
         try:
             while state.round < rounds:
                 after, seen = (play_round if state.round else play_first_round)(world, rule, attack, state)
-                recorder.record(world, after, seen, rounds)
+                with watch.phase("recording"):
+                    recorder.record(world, after, seen, rounds)
                 state = after
                 for callback in callbacks:
                     callback.round(world, state, recorder)
@@ -186,9 +196,12 @@ def run(
         finally:
             for callback in callbacks:
                 callback.end(world, state)
-        measured = results.labelled(world, recorder, time.perf_counter() - began).assign_attrs(fingerprint=saver.mark)
-        result = Result.of(measured, final_models(world, state) if keep_models else None)
-    saver.discard()
+        with watch.phase("recording"):
+            measured = results.labelled(world, recorder, time.perf_counter() - began)
+            models = final_models(world, state) if keep_models else None
+        result = Result.of(measured.assign_attrs(fingerprint=saver.mark), models)
+    with watch.phase("writing"):
+        saver.discard()
     return result
 
 

@@ -23,19 +23,36 @@ class Result(xr.Dataset):  # type: ignore[no-untyped-call]
     A part of a result (`result.isel(seed=0)`) is a result too, but only the whole one has the models.
     """
 
-    __slots__ = ("kept_models",)
+    __slots__ = ("kept_models", "timings")
     kept_models: Mapping[int, AgentModels]
+    timings: Mapping[str, float]
+    """The seconds of each phase: set-up, compile, rounds, recording, writing. Empty if the result was read from a file.
+    On a GPU, work is counted where the processor waits for it."""
 
     @classmethod
-    def of(cls, data: xr.Dataset, models: Mapping[int, AgentModels] | None = None) -> Self:
-        """A result from a dataset, and from the models of each seed."""
+    def of(
+        cls,
+        data: xr.Dataset,
+        models: Mapping[int, AgentModels] | None = None,
+        timings: Mapping[str, float] | None = None,
+    ) -> Self:
+        """A result from a dataset, from the models of each seed, and from the seconds of each phase."""
         made = cls(data.data_vars, data.coords, data.attrs)
         made.kept_models = dict(models or {})
+        made.timings = dict(timings or {})
         return made
+
+    def alike(self, data: xr.Dataset) -> Self:
+        """A result with other data, and with the models and timings of this one."""
+        return type(self).of(data, getattr(self, "kept_models", None), getattr(self, "timings", None))
 
     def saying(self, about: Mapping[str, Any]) -> Self:
         """The same result with these attributes added."""
-        return type(self).of(self.assign_attrs(about), getattr(self, "kept_models", {}))
+        return self.alike(self.assign_attrs(about))
+
+    def timed(self, seconds: Mapping[str, float]) -> Self:
+        """The same result with the seconds of each phase."""
+        return type(self).of(self, getattr(self, "kept_models", None), seconds)
 
     @property
     def models(self) -> AgentModels:
@@ -75,10 +92,10 @@ class Result(xr.Dataset):  # type: ignore[no-untyped-call]
         return tables.trust(self)
 
     def __copy__(self) -> Self:
-        return type(self).of(super().__copy__(), getattr(self, "kept_models", {}))
+        return self.alike(super().__copy__())
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return type(self).of(super().__deepcopy__(memo), getattr(self, "kept_models", {}))
+        return self.alike(super().__deepcopy__(memo))
 
 
 def joined(parts: Sequence[Result]) -> Result:

@@ -26,6 +26,7 @@ from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import TEST_LOSS, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
@@ -128,6 +129,7 @@ def prepare(
     dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
     byzantine_listen: bool = False,
+    watch: Stopwatch | None = None,
 ) -> World:
     """Put the scenes side by side, one for each seed, and choose the Byzantine agents.
 
@@ -139,6 +141,7 @@ def prepare(
         dtype: The number type.
         judge_dtype: The number type in which agents judge neighbours. By default the same.
         byzantine_listen: Whether Byzantine agents combine what they hear, too.
+        watch: Measures how long it takes to compile functions of the rounds.
     """
     agents, device = scenes[0].task.agents, execution.device
     for scene in scenes:
@@ -159,7 +162,7 @@ def prepare(
     byzantine_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
     wiring = wirer([scene.graph for scene in reordered], agents, is_byzantine, device)
     execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
-    executor = executor_for(execution)
+    executor = executor_for(execution, watch or Stopwatch())
     tasks = [placed(scene.task, execution) for scene in reordered]
     exact_at = round_by_round([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from varangian.report import table as table
     from varangian.report import tensorboard as tensorboard
     from varangian.report import terminal as terminal
+    from varangian.report import timings as timings
     from varangian.report import tournament as tournament
     from varangian.report import wandb as wandb
     from varangian.report.figures import curves as curves
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _MEMBERS = {"curves": "figures", "draw_figures": "figures", "network": "figures"}
 _FOLLOWERS = ("live", "mlflow", "scalars", "tensorboard", "terminal", "wandb")
-_MODULES = (*_FOLLOWERS, "folder", "paper", "standings", "table", "tournament")
+_MODULES = (*_FOLLOWERS, "folder", "paper", "standings", "table", "timings", "tournament")
 
 __all__ = [*_MEMBERS, *_MODULES]
 __getattr__, __dir__ = lazy(__name__, members=_MEMBERS, modules={name: name for name in _MODULES})

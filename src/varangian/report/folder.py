@@ -11,6 +11,7 @@ import xarray as xr
 
 from varangian.core.errors import BadInput
 from varangian.core.files import linked
+from varangian.core.stopwatch import Stopwatch
 from varangian.engine import results
 from varangian.experiments.cells import MODELS
 from varangian.experiments.folder_state import FINISHED
@@ -20,35 +21,49 @@ from varangian.report.figures import draw_figures, figure_names
 from varangian.report.page import write_page
 from varangian.report.paper import paper_figure_names
 from varangian.report.source import read_runs, run_of
+from varangian.report.timings import Timings
+
+TIMINGS = "timings.csv"
 
 
-def write_folder(metrics: xr.Dataset, folder: Path, name: str | None = None) -> list[Path]:
+def write_folder(
+    metrics: xr.Dataset, folder: Path, name: str | None = None, watch: Stopwatch | None = None
+) -> list[Path]:
     """`metrics.nc`, `summary.csv`, `figures/` and `report.html`; returns the files written.
 
     In the report, the run has the name of its folder, or `name`.
     """
+    watch = watch or Stopwatch()
     written = [folder / "metrics.nc", folder / "summary.csv"]
-    results.save(metrics, written[0])
-    write_summary(metrics, written[1])
-    written += draw_figures(metrics, folder)
+    with watch.phase("writing"):
+        results.save(metrics, written[0])
+        write_summary(metrics, written[1])
+    with watch.phase("figures"):
+        written += draw_figures(metrics, folder)
     try:
-        write_page([run_of(metrics, folder, name)], folder / "report.html")
+        with watch.phase("report"):
+            write_page([run_of(metrics, folder, name)], folder / "report.html")
         written.append(folder / "report.html")
     except ModuleNotFoundError as error:  # a machine that only computes may lack the plotting library
         warnings.warn(f"report.html is left out: {error}; make it later with `varangian report`", stacklevel=2)
     return written
 
 
-def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = ()) -> None:
+def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = (), timings: Timings | None = None) -> None:
     """Write the results of a run, and move them to their places with `more` files that are in `place.result`.
 
     The models of finished cells are moved too. Until the results are in their places, both names lead to them.
+    `timings.csv` has the seconds of all phases up to the moment at which it is written.
     """
-    written = write_folder(metrics, place.result, place.folder.resolve().name)
-    for source in sorted((place.cells / MODELS).glob("*.safetensors")):
-        written.append(place.result / MODELS / source.name)
-        linked(source, written[-1])
-    place.commit([*written, *more], earlier_files(place.folder))
+    watch = Stopwatch() if timings is None else timings.watch
+    written = write_folder(metrics, place.result, place.folder.resolve().name, watch)
+    if timings is not None and timings.shown:
+        written.append(timings.write(place.result / TIMINGS))
+    with watch.phase("writing"):
+        for source in sorted((place.cells / MODELS).glob("*.safetensors")):
+            written.append(place.result / MODELS / source.name)
+            linked(source, written[-1])
+        place.commit([*written, *more], earlier_files(place.folder))
 
 
 def has_models(folder: Path | None) -> bool:
@@ -58,7 +73,7 @@ def has_models(folder: Path | None) -> bool:
 
 def earlier_files(folder: Path) -> list[str]:
     """The files in a folder that an earlier run or tournament wrote. Files of other programs are not included."""
-    names = ["config.toml", "report.html", "tensorboard", *FINISHED["run"]]
+    names = ["config.toml", "report.html", "tensorboard", TIMINGS, *FINISHED["run"]]
     if (folder / "tournament.jsonl").exists():
         names += [*FINISHED["tournament"], "tournament.md", "tournament.png"]
     names += [path.relative_to(folder).as_posix() for path in (folder / MODELS).glob("*-seed-*.safetensors")]

@@ -20,6 +20,7 @@ from varangian.attacks.base import Attack
 from varangian.core.errors import BadInput
 from varangian.core.graph import Graph
 from varangian.core.scene import Byzantine, Scene
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.user_code import carried
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
@@ -80,8 +81,19 @@ def on_cluster(
     callbacks: Sequence[Callback],
     folder: Path | None,
     resume: bool,
+    watch: Stopwatch,
 ) -> Result:
-    """`simulate` on a cluster: one seed after another, each with its network spread over all shards."""
+    """`simulate` on a cluster: one seed after another, each with its network spread over all shards.
+
+    Args:
+        cluster: Where to run.
+        jobs: One for each seed. Their networks are made when they are needed.
+        options: How to compute.
+        callbacks: Only `Progress` can be used.
+        folder: Where finished seeds and snapshots are saved.
+        resume: Use what the folder holds.
+        watch: Measures the phases.
+    """
     device = options.device
     progress = [callback for callback in callbacks if isinstance(callback, Progress)]
     if len(progress) < len(callbacks):
@@ -109,16 +121,22 @@ def on_cluster(
                 saved.discard()
             every, snapshots = recording_plan([job.scene], job.rounds, options.record_every)
             shard_options = ShardOptions(job.rule, job.attack, job.rounds, every, snapshots, placed, keep)
-            result = run(job, cluster, shard_options, saved, advance)
+            result = run(job, cluster, shard_options, saved, advance, watch)
             done.append(result.saying({"fingerprint": job.mark(options)}))
             if file:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                save_finished(done[-1], file)
+                with watch.phase("writing"):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    save_finished(done[-1], file)
     return joined(done)
 
 
 def run(
-    job: Job, cluster: RayCluster, shard_options: ShardOptions, saved: Snapshots, advance: Callable[[int], object]
+    job: Job,
+    cluster: RayCluster,
+    shard_options: ShardOptions,
+    saved: Snapshots,
+    advance: Callable[[int], object],
+    watch: Stopwatch,
 ) -> Result:
     """The result of a run in one process, plus the cost of one round: `exchanged_bytes` and `stage_seconds`.
 
@@ -128,10 +146,12 @@ def run(
         shard_options: What all shards have in common.
         saved: The snapshots; the run continues from the last one.
         advance: Called with the number of rounds since the last call. It is negative if a lost shard cost rounds.
+        watch: Measures the phases.
     """
-    graph = job.scene.graph
-    part_of = partitioned(graph if isinstance(graph, Graph) else graph(0), cluster.shards)
-    parts = list(cut(job.scene, job.seed, job.byzantine, part_of, job.attack))
+    with watch.phase("set-up"):
+        graph = job.scene.graph
+        part_of = partitioned(graph if isinstance(graph, Graph) else graph(0), cluster.shards)
+        parts = list(cut(job.scene, job.seed, job.byzantine, part_of, job.attack))
     began, played = time.perf_counter(), 0
 
     def done(rounds: int) -> None:
@@ -144,15 +164,17 @@ def run(
     given = [library.put(carried(part)) for part in parts]
     for tries in range(1, cluster.retries + 2):
         try:
-            with started_actors(cluster, parts, given, shard_options) as group:
+            with watch.phase("rounds"), started_actors(cluster, parts, given, shard_options) as group:
                 group.play(saved, job.rounds, done)
-                recorded = group.recorded()
+                with watch.phase("recording"):
+                    recorded = group.recorded()
             break
         except LostShard as lost:
             if tries > cluster.retries:
                 where = f"; go on from {saved.folder} with --resume" if saved.folder else ""
                 raise BadInput(f"a shard was lost {tries} times: {one_line(lost)[:120]}{where}") from lost
-    result = _whole(job, parts, shard_options, recorded, time.perf_counter() - began)
+    with watch.phase("recording"):
+        result = _whole(job, parts, shard_options, recorded, time.perf_counter() - began)
     saved.discard()
     return result
 

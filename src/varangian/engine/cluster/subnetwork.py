@@ -22,6 +22,7 @@ from varangian.core.graph import Graph, TimeVarying
 from varangian.core.models.base import Models
 from varangian.core.models.stacked import Stacked
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import PerAgent, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import wirer
 from varangian.engine.compute.choice import executor_for, with_threads
@@ -154,7 +155,7 @@ def world_of(
     agents, device = len(part.own), execution.device
     wiring = wirer([part.graph], len(part.heard), part.byzantine, device, part.place, part.everyone)
     execution = with_threads(execution, [part.task], len(wiring(0).tables), dtype)
-    executor = executor_for(execution)
+    executor = executor_for(execution, Stopwatch())
     task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))
     byzantine_rows = torch.nonzero(part.byzantine)[:, 0]

@@ -11,13 +11,14 @@ import torch
 from varangian.core.draws import Draws
 from varangian.core.execution import Execution
 from varangian.core.layout import FEW
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Task
 from varangian.engine.compute.blocks import Blocks
 from varangian.engine.compute.compile import Compiled, check_compiler
 from varangian.engine.executor import Executor
 
 
-def executor_for(execution: Execution) -> Executor:
+def executor_for(execution: Execution, watch: Stopwatch) -> Executor:
     """`Compiled` if the execution says `compile` and the device is a CPU, else `Blocks`."""
     if not execution.compile:
         return Blocks(execution)
@@ -25,7 +26,7 @@ def executor_for(execution: Execution) -> Executor:
         warnings.warn("compile has no effect on a GPU; it is for CPUs", stacklevel=2)
         return Blocks(execution)
     check_compiler()
-    return Compiled(execution)
+    return Compiled(execution, watch)
 
 
 def with_threads(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:

@@ -28,6 +28,7 @@ from varangian.core.execution import Execution
 from varangian.core.inbox import Inbox
 from varangian.core.layout import FEW
 from varangian.core.models.base import Sample
+from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Stream
 from varangian.engine.compute.blocks import Blocks, is_generated
 from varangian.engine.compute.cpp.agent_loop import agent_loop
@@ -61,8 +62,9 @@ class CompiledFunction:
 class Compiled:
     """Compiles the functions of a round, at the first call for each set of shapes."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, watch: Stopwatch | None = None) -> None:
         self.execution = execution
+        self.watch = watch or Stopwatch()
         self.blocks = Blocks(execution)
         self._made: dict[Any, CompiledFunction] = {}
         self._about: dict[Any, tuple[object, ...]] = {}
@@ -133,7 +135,7 @@ class Compiled:
         if compiled is not None:
             return compiled(leaves)
         result = (plain or function)(*parts)
-        with self._lock:
+        with self._lock, self.watch.phase("compile"):
             if key not in self._made and name not in self._plain and len(self._made) < MAX_SHAPES:
                 try:
                     if plain is not None:
@@ -151,7 +153,8 @@ class Compiled:
 
     def _kernel(self, rule: Rule[Any], exchange: Exchange) -> Kernel | None:
         if id(rule) not in self._kernels:
-            self._kernels[id(rule)] = rule, kernel_for(rule, exchange, self.execution)
+            with self.watch.phase("compile"):
+                self._kernels[id(rule)] = rule, kernel_for(rule, exchange, self.execution)
         return self._kernels[id(rule)][1]
 
 
