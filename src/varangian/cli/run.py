@@ -43,6 +43,7 @@ from varangian.engine.options import RunSettings
 if TYPE_CHECKING:
     import xarray as xr
 
+    from varangian.core.scene import Scene
     from varangian.experiments.cells import Watcher
     from varangian.experiments.config import Plan
     from varangian.experiments.run_folder import RunFolder
@@ -103,13 +104,13 @@ def run(
     asked = asked_for(what, rule, attack, byzantine, seeds, rounds, set_, options, cluster)
     with spent.watch.phase("set-up"):
         plan = experiments.config.plan_for(**asked)
-        experiments.config.check(plan)
+        scene = experiments.config.check(plan)
     if not plan.study.attacks and plan.attacks == ("silent",) and any(plan.byzantine) and not (quiet or attack):
         silent = f"{plan.study.name} names no attack, so Byzantine agents are silent; choose one with --attack"
         print(f"varangian: {silent}", file=sys.stderr)
     try:
         port = live_port or 0 if live or live_port is not None else None
-        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster, spent)
+        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster, spent, scene)
         if timings and not quiet:
             print(spent.line)
     except KeyboardInterrupt:
@@ -133,6 +134,7 @@ def _run(
     tensorboard: bool,
     cluster: RayCluster | None,
     timings: Timings,
+    scene: Scene,
 ) -> None:
     with ExitStack() as stack:
         stack.enter_context(connected(cluster))  # first: without a cluster, nothing should be written
@@ -146,7 +148,7 @@ def _run(
         if out is not None and place is not None and place.finished:
             metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
-            metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings)
+            metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings, scene)
         if not quiet:
             with timings.watch.phase("report"):
                 report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
@@ -166,6 +168,7 @@ def _swept(
     tensorboard: bool,
     cluster: RayCluster | None,
     timings: Timings,
+    scene: Scene,
 ) -> xr.Dataset:
     """Run all cells, and show the progress on the terminal, in the live report and in TensorBoard."""
     with ExitStack() as stack:
@@ -179,4 +182,4 @@ def _swept(
             watchers.append(stack.enter_context(report.terminal.Terminal(plan)))
         cells, resume = (None, False) if place is None else (place.cells, place.resumed)
         with timings.watch.phase("writing"):  # what is left besides the phases of the cells
-            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster)
+            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster, scene=scene)

@@ -1,9 +1,10 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and the folder for what can be made again."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,3 +37,16 @@ def linked(source: Path, target: Path) -> None:
     except OSError:
         with whole(target) as file:
             shutil.copyfile(source, file)
+
+
+def cache_folder() -> Path:
+    """The folder for downloads, drawn digits and compiled code; the same as ``pooch.os_cache("varangian")``."""
+    # Not taken from pooch, because reading must not need it.
+    home = Path.home()
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else home / "AppData" / "Local") / "varangian" / "varangian" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "varangian"
+    xdg = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(xdg) if xdg else home / ".cache") / "varangian"

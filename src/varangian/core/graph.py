@@ -23,7 +23,7 @@ from torch import Tensor
 
 from varangian.core.checks import whole_number
 from varangian.core.errors import BadInput
-from varangian.core.geometric import distinct, pairs_within
+from varangian.core.geometric import distinct, graph_within, pairs_within
 from varangian.core.memory import check_fits
 
 if TYPE_CHECKING:
@@ -212,7 +212,11 @@ class Graph:
             raise BadInput(f"points must be finite, with one row per agent, but have shape {tuple(points.shape)}")
         edges = len(points) * (8 if max_degree is None else max_degree)
         check_fits(600 * len(points) + 200 * edges, f"a network of {len(points)} agents")
-        pairs = pairs_within(points.double().cpu().numpy(), radius, max_degree, seed)
+        places = points.double().cpu().numpy()
+        made = graph_within(places, radius, max_degree, seed)
+        if made is not None:
+            return Graph(*map(torch.from_numpy, made))
+        pairs = pairs_within(places, radius, max_degree, seed)
         return Graph.from_edges(len(points), np.concatenate((pairs, pairs[:, ::-1])))
 
     @staticmethod

@@ -50,10 +50,8 @@ class Wiring:
             known: The wiring that Byzantine agents know, if it is not this one.
         """
         tables = graph.neighbourhoods(None if device.type == "cpu" else MAX_ENTRIES, receivers)
-        places = [
-            torch.nonzero((byzantine[t.senders] & t.present & (t.senders != t.receivers[:, None])).flatten())[:, 0]
-            for t in tables
-        ]
+        any_byzantine = bool(byzantine.any())
+        places = [_byzantine_places(t, byzantine) if any_byzantine else t.receivers.new_empty(0) for t in tables]
         pairs = list(zip(tables, places, strict=True))
         sender = torch.cat([t.senders.flatten()[p] for t, p in pairs])
         receiver = torch.cat([t.receivers[p // t.senders.shape[1]] for t, p in pairs])
@@ -120,6 +118,12 @@ class Wiring:
         assert self.known is not None
         code, order = (self.known.receiver * self.graph.agents + self.known.sender).sort()
         return order[torch.searchsorted(code, self.receiver * self.graph.agents + self.sender)]
+
+
+def _byzantine_places(table: Neighbourhoods, byzantine: Bool[Tensor, " agent"]) -> Int[Tensor, " some"]:
+    """The flat (agent, slot) indices of the slots of a table that hear a Byzantine sender."""
+    heard = byzantine[table.senders] & table.present & (table.senders != table.receivers[:, None])
+    return torch.nonzero(heard.flatten())[:, 0]
 
 
 def _by_slot(place: Int[Tensor, " some"], table: Neighbourhoods) -> tuple[Tensor, Tensor]:

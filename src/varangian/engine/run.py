@@ -12,6 +12,7 @@ import torch
 
 from varangian.attacks.base import Attack
 from varangian.attacks.simple import silent
+from varangian.core.checks import shown
 from varangian.core.errors import BadInput
 from varangian.core.folds import few_and_repeated
 from varangian.core.graph import AnyGraph, Graph, TimeVarying
@@ -54,6 +55,7 @@ def simulate(
     rounds: int | None = None,
     seeds: int | Sequence[int] = 1,
     start: Start | None = None,
+    scene: Scene | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Path | str | None = None,
     resume: bool = False,
@@ -77,6 +79,7 @@ def simulate(
         seeds: `seeds=5` means seeds 0 … 4; a sequence names them.
         start: Models to start from: a state dict for all agents, one for each agent, the `models` of another result, or
             a file that `--save-models` wrote. By default the model of the task.
+        scene: The network of the first seed, if it is made already. By default the task makes it.
         callbacks: Objects with three hooks (start, round, end) that watch the run.
         checkpoint: A folder. An interrupted run saves its state there.
         resume: Continue from the state in `checkpoint`. The results are the same, bit for bit.
@@ -103,16 +106,20 @@ def simulate(
     task, graph, rule, attack, byzantine, rounds, numbers, folder = checked
     said = about(task, rule, attack, byzantine, rounds, how)
     given = None if start is None else trained.read_start(start)
+    if not isinstance(scene, Scene | None):
+        raise BadInput(f"scene must be a Scene, such as study.scene(0), but is {shown(scene)}")
     cluster = chosen(engine)
     watch = Stopwatch()
     with watch.phase("set-up"):
-        first = _scene(task, graph, numbers[0], given)
+        first = _scene(task, graph, numbers[0], given, scene)
     rule = suited(rule, first.task, rounds)
     if cluster is not None:
         for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
                 raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
-        jobs = (Job(_scene(task, graph, seed, given), seed, byzantine, rule, attack, rounds) for seed in numbers)
+        scenes = (first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in numbers)
+        made = zip(scenes, numbers, strict=True)
+        jobs = (Job(of_seed, seed, byzantine, rule, attack, rounds) for of_seed, seed in made)
         return on_cluster(cluster, jobs, how, callbacks, folder, resume, watch).timed(watch.seconds).saying(said)
     parts: list[Result] = []
     together = seeds_at_once(first) if len(numbers) > 1 else 1
@@ -223,9 +230,10 @@ def _scene(
     graph: Graph | TimeVarying | None,
     seed: int,
     start: Any = None,
+    made: Scene | None = None,
 ) -> Scene:
-    """The network of a seed, with the models that it starts from if some were given."""
-    scene = scene_of(task, graph, seed)
+    """The network of a seed, if it is not made yet, with the models that it starts from if some were given."""
+    scene = scene_of(task, graph, seed) if made is None else made
     if start is None:
         return scene
     return replace(scene, start=trained.rows_to_start(scene.task.model, scene.task.agents, start))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from varangian.core.scene import Byzantine
+from varangian.core.scene import Byzantine, Scene
 from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import RayCluster
@@ -88,6 +88,7 @@ def play(
     resume: bool,
     callbacks: Sequence[Callback],
     cluster: RayCluster | None = None,
+    scene: Scene | None = None,
 ) -> Result:
     """Run one cell.
 
@@ -98,6 +99,7 @@ def play(
         resume: Continue from a checkpoint in the folder.
         callbacks: Called after each round.
         cluster: Spread the network over the shards of this cluster.
+        scene: The network of seed 0, if it is made already.
     """
     return simulate(
         plan.study,
@@ -105,6 +107,7 @@ def play(
         attack=plan.attack(cell.attack),
         byzantine=cell.byzantine,
         seeds=plan.seeds,
+        scene=scene,
         checkpoint=folder and folder / cell.key,
         resume=resume,
         callbacks=callbacks,

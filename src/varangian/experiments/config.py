@@ -186,8 +186,8 @@ def with_rounds(study: Any, rounds: int) -> Study:
     return changed
 
 
-def check(plan: Plan) -> None:
-    """Create each object once, so that errors are raised before anything is written."""
+def check(plan: Plan) -> Scene:
+    """Create each object once, so that errors are raised before anything is written. Returns the scene of seed 0."""
     options = plan.options
     settings = settings_of(plan.study)
     rounds = settings.get("rounds", settings.get("max_rounds"))
@@ -226,6 +226,7 @@ def check(plan: Plan) -> None:
                 f"byzantine {both} are both {count} agents, and results cannot distinguish them; run them separately"
             )
         counts[count] = byzantine
+    return scene
 
 
 def _tried(what: str, value: Any, function: Callable[[], Result]) -> Result:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from varangian.core.scene import Scene
 from varangian.engine.about import about_plan
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, RayCluster, chosen
@@ -27,6 +28,7 @@ def sweep(
     advance: Callable[[int], object] = lambda rounds: None,
     watchers: Sequence[Watcher] = (),
     engine: Engine | None = None,
+    scene: Scene | None = None,
 ) -> xr.Dataset:
     """Run all cells; the result has a dimension `cell`.
 
@@ -40,6 +42,7 @@ def sweep(
         advance: Called with the number of rounds computed since the last call, summed over seeds.
         watchers: Objects that follow the sweep from cell to cell.
         engine: A Ray cluster to run on. By default this process.
+        scene: The network of seed 0, as `check` returned it. By default every cell makes its own.
     """
     done: dict[str, Result] = {}
     cluster = chosen(engine)
@@ -54,7 +57,7 @@ def sweep(
             if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
                 callbacks = [Progress(_followed(cell, advance, watchers))]
             if cell.key not in done:
-                done[cell.key] = _run(plan, cell, folder, resume, advance, callbacks, cluster)
+                done[cell.key] = _run(plan, cell, folder, resume, advance, callbacks, cluster, scene)
             else:
                 advance(plan.study.rounds * plan.seeds)
             for watcher in watchers:
@@ -83,11 +86,12 @@ def _run(
     advance: Callable[[int], object],
     callbacks: Sequence[Callback],
     cluster: RayCluster | None,
+    scene: Scene | None,
 ) -> Result:
     if resume and (finished := found(plan, folder, cell)) is not None:
         advance(plan.study.rounds * plan.seeds)
         return finished
-    result = play(plan, cell, folder, resume, callbacks, cluster)
+    result = play(plan, cell, folder, resume, callbacks, cluster, scene)
     if folder:
         keep(result, folder, cell)
     return result

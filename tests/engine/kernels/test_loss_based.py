@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,11 +130,12 @@ def test_a_compiler_that_refuses_is_no_end(monkeypatch: pytest.MonkeyPatch) -> N
         build.library(torch.float32, "one more text", "each.cpp")
 
 
-def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*args: Any, **settings: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("varangian.engine.compute.cpp.build.Path.write_text", full)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("varangian.core.cpp.build.Path.write_text", full)
     world = localized(12, torch.float32)
     with torch.no_grad(), pytest.warns(UserWarning, match="No space left on device"):
         # A formula that is not used elsewhere in this file, so that it is not compiled already.

@@ -9,7 +9,6 @@ on values in Python, or uses the number of the round or the truth, cannot be tra
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from varangian.core.cpp.build import compiler, has_compiler
 from varangian.core.draws import Draws
 from varangian.core.errors import BadInput
 from varangian.core.exchange import Exchange
@@ -32,7 +32,6 @@ from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Stream
 from varangian.engine.compute.blocks import Blocks, is_generated
 from varangian.engine.compute.cpp.agent_loop import agent_loop
-from varangian.engine.compute.cpp.build import compiler
 from varangian.engine.compute.cpp.translate import Untranslatable
 from varangian.engine.executor import CombinedNetwork, CombineTable, Drawer
 from varangian.engine.kernels.registry import Kernel, kernel_for
@@ -168,7 +167,7 @@ def _drawn_uncompiled(draw: Drawer, rounds: int, start: Tensor) -> Sample:
 
 def check_compiler() -> None:
     """Raise an error if there is no C++ compiler."""
-    if shutil.which(compiler()) is None:
+    if not has_compiler():
         raise BadInput(f"compile needs a C++ compiler, but there is no {compiler()}; install one, or leave out compile")
 
 

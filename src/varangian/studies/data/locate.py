@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from varangian.core.errors import BadInput
+from varangian.core.files import cache_folder
 from varangian.studies.data.catalogue import HUMAN_ACTIVITY, KAGGLE_DIGITS, MNIST, USPS, Dataset, how_to_get
 
 VARIABLE = "VARANGIAN_DATA"
@@ -23,19 +23,6 @@ class Found:
 
     form: Form
     path: Path
-
-
-def cache_folder() -> Path:
-    """The folder for downloads and drawn digits; the same as ``pooch.os_cache("varangian")``."""
-    # Not taken from pooch, because reading must not need it.
-    home = Path.home()
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else home / "AppData" / "Local") / "varangian" / "varangian" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "varangian"
-    xdg = os.environ.get("XDG_CACHE_HOME", "").strip()
-    return (Path(xdg) if xdg else home / ".cache") / "varangian"
 
 
 def search_folders(folder: Path | str | None = None) -> tuple[Path, ...]:

@@ -1,0 +1,1 @@
+"""Loops in C++ that are compiled on this machine, and kept for later runs."""
