@@ -42,6 +42,25 @@ def joined(parts: Sequence[Tensor], rows: int = 0) -> Tensor:
     return torch.cat(list(parts), dim=rows)
 
 
+def lengths(vectors: Float[Tensor, "*several column"], p: float = 2.0) -> Float[Tensor, "*several"]:
+    """‖x‖_p of vectors along the last dimension.
+
+    Few columns are squared one after another. Where they are apart in memory, torch's function takes fifty times as
+    long, because it looks at one vector at a time.
+
+    >>> lengths(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+    tensor([5., 2.])
+    """
+    if p != 2 or vectors.shape[-1] > FEW:
+        norm: Tensor = torch.linalg.vector_norm(vectors, p, dim=-1)
+        return norm
+    first, *others = vectors.unbind(-1)
+    squared = first * first
+    for column in others:
+        squared.addcmul_(column, column)
+    return squared.sqrt_()
+
+
 def replaced(
     matrix: Float[Tensor, "row column"], rows: Int[Tensor, " some"], new: Float[Tensor, "some column"]
 ) -> Float[Tensor, "row column"]:

@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, embedding_bag
 
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.inbox import Change, Inbox, OfNeighbourhoods, Table, part_of_batch
-from varangian.core.layout import FEW, PIECE, in_pieces
+from varangian.core.layout import FEW, PIECE, in_pieces, lengths
 from varangian.core.task import SampleKind
 
 OfMessages = Callable[[Float[Tensor, "some piece shared"], slice], Float[Tensor, "some piece"]]
@@ -84,9 +84,7 @@ class Fast:
             # A Gram matrix would be faster, but is inaccurate for models that nearly agree.
             pairs = torch.cdist(target, inbox.rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
             return pairs.gather(1, inbox.source)
-        return self._by_pieces(
-            inbox, lambda messages, agents: torch.linalg.vector_norm(target[agents, None] - messages, p, dim=2)
-        )
+        return self._by_pieces(inbox, lambda messages, agents: lengths(target[agents, None] - messages, p))
 
     def mix(self, inbox: Inbox, weights: Table) -> Float[Tensor, "agent shared"]:
         if self.dense:
