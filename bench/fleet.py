@@ -15,9 +15,10 @@ import torch
 import xarray as xr
 
 from varangian.agent.config import learns, read_config
-from varangian.agent.fleet import LOOK, FleetOptions, fly, launched
+from varangian.agent.fleet import LOOK, FleetOptions, Member, launched
+from varangian.agent.flood import FLOOD
 from varangian.agent.peer_round import Peer
-from varangian.agent.record import FleetRecord
+from varangian.agent.record import Tail
 from varangian.agent.state import fingerprint, load
 from varangian.attacks.simple import silent
 from varangian.engine.results import final
@@ -25,8 +26,9 @@ from varangian.engine.round import play_round
 from varangian.engine.run import suited
 from varangian.engine.state import begin
 from varangian.engine.world import prepare
+from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, plan_for
-from varangian.experiments.sweep import sweep
+from varangian.experiments.sweep import joined, sweep
 
 AGENTS = {"agents": 10}
 
@@ -49,26 +51,39 @@ def compare_accuracy(rounds: int, deadline: float, only: str | None) -> None:
     ):
         if only not in (None, name):
             continue
-        seen: list[FleetRecord] = []
-        began = time.monotonic()
-        found = fly(
-            plan(rounds, byzantine), FleetOptions(deadline=deadline, hostile=hostile), lambda r, s=seen: s.append(r)
-        )
-        seconds = time.monotonic() - began
-        simulated = sweep(plan(rounds, byzantine), None)
-        statuses = [status for agent in seen[-1].names if (status := seen[-1].latest(agent))]
+        began, chosen = time.monotonic(), plan(rounds, byzantine)
+        with launched(chosen, FleetOptions(deadline=deadline, hostile=hostile)) as fleet:
+            while fleet.look():
+                time.sleep(LOOK)
+            seconds, record = time.monotonic() - began, fleet.record
+            flooded = [flood_of(member) for member in fleet.members if member.treason]
+        found = joined(chosen, [(Cell(chosen.rules[0], chosen.attacks[0], byzantine), record.dataset(seconds))])
+        simulated = sweep(chosen, None)
+        statuses = [status for agent in record.names if (status := record.latest(agent))]
         rejected: dict[str, int] = {}
         for status in statuses:
             for reasons in status["rejected"].values():
                 for reason, count in reasons.items():
                     rejected[reason] = rejected.get(reason, 0) + count
-        first = [seen[-1].of[status["agent"]][1]["memory"] for status in statuses]
+        first = [record.of[status["agent"]][1]["memory"] for status in statuses]
         print(
             f"{name}: fleet {accuracy(found):.4f}, simulation {accuracy(simulated):.4f}, {seconds:.0f} s, "
             f"memory {max(first) / 2**20:.0f} MiB after one round, "
             f"{max(status['memory'] for status in statuses) / 2**20:.0f} MiB at the end, rejected {rejected}",
             flush=True,
         )
+        if hostile == "flood":
+            for sent, lasted in flooded:
+                print(
+                    f"a flood of {sent} messages in {lasted:.0f} s: {sent / max(lasted, 1e-9):.0f} a second", flush=True
+                )
+
+
+def flood_of(member: Member) -> tuple[int, float]:
+    """How many messages a process has flooded its neighbours with, and in how many seconds."""
+    told = [(0, 0.0)]
+    told += [(line["sent"], line["seconds"]) for line in Tail(member.tail.path).lines() if line.get("event") == FLOOD]
+    return told[-1]
 
 
 def compare_models(rounds: int, deadline: float) -> None:

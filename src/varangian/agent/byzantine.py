@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from varangian.agent.config import AgentConfig, rule_of, study_of
-from varangian.agent.hostile import Workshop, flood, hostile_payloads
+from varangian.agent.hostile import Workshop, flooding_payloads, hostile_payloads
 from varangian.agent.lockstep import Lockstep
 from varangian.agent.mailbox import Mailbox, Received
 from varangian.agent.message import Header, Message, Schema, encode
@@ -57,6 +57,8 @@ class ByzantineNode:
     hostile: str | None = None
     """A hostile mode, in place of the attack."""
     stop: Event = field(default_factory=Event)
+    flood: Callable[[list[bytes]], object] = lambda payloads: None
+    """Begins to send these again and again, as fast as it can."""
 
     def run(self) -> None:
         """Attack until `stop` is set, or until all rounds of the configuration are finished."""
@@ -136,8 +138,7 @@ class ByzantineNode:
             zeros = torch.zeros(self.schema.numbers, dtype=self.schema.dtype)
             self.first = self._sealed(header, zeros)
         shop = Workshop(self.schema, self.seal, header, self.first)
-        payloads = hostile_payloads(str(self.hostile), shop)
         if self.hostile == "flood" and header.round == 0:
-            flood(self.transport, payloads, self.stop)
-        for payload in payloads:
+            self.flood(flooding_payloads(shop))
+        for payload in hostile_payloads(str(self.hostile), shop):
             self.transport.publish(payload)

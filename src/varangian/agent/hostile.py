@@ -5,19 +5,13 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from threading import Event, Thread
 
 import torch
 
 from varangian.agent.message import Header, Message, Schema, encode
-from varangian.agent.transport import Transport
 from varangian.core.errors import unknown
-
-FLOOD = 10_000
-"""Messages a second of a flood."""
 
 
 @dataclass(frozen=True)
@@ -119,19 +113,7 @@ def hostile_payloads(mode: str, shop: Workshop) -> list[bytes]:
     return [payload for make in chosen for payload in make(shop)]
 
 
-def flood(transport: Transport, payloads: list[bytes], stop: Event, rate: float = FLOOD) -> Thread:
-    """Send these again and again from another thread, `rate` messages a second, as far as this machine can."""
-    small = sorted(payloads, key=len)[: max(1, len(payloads) // 2)]
-
-    def send() -> None:
-        began, sent = time.monotonic(), 0
-        while not stop.is_set():
-            transport.publish(small[sent % len(small)])
-            sent += 1
-            ahead = sent / rate - (time.monotonic() - began)
-            if ahead > 0.001:
-                stop.wait(ahead)
-
-    thread = Thread(target=send, daemon=True)
-    thread.start()
-    return thread
+def flooding_payloads(shop: Workshop) -> list[bytes]:
+    """What a flood consists of: the smaller half of all that is hostile."""
+    payloads = sorted(hostile_payloads("flood", shop), key=len)
+    return payloads[: len(payloads) // 2]

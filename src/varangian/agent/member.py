@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -16,10 +17,12 @@ import torch
 
 from varangian.agent.byzantine import ByzantineNode
 from varangian.agent.config import AgentConfig, read_config, share_of, study_of
+from varangian.agent.flood import start_flood
 from varangian.agent.logs import start_logging
 from varangian.agent.message import Schema
 from varangian.agent.start import connected, identity_of, run_agent, state_folder
 from varangian.agent.state import next_session
+from varangian.agent.transport import Addresses
 from varangian.core.errors import BadInput
 from varangian.experiments.config import Plan
 
@@ -76,8 +79,19 @@ def _run_byzantine(config: AgentConfig, treason: Treason, stop: threading.Event)
         try:
             attack = Plan(study_of(config)).attack(treason.attack)
             session = next_session(folder)
+            addresses = Addresses(None, {one.name: one.address for one in config.neighbours})
             node = ByzantineNode(
-                config, attack, treason.byzantine, mailbox, transport, schema, seal, session, treason.hostile, stop
+                config,
+                attack,
+                treason.byzantine,
+                mailbox,
+                transport,
+                schema,
+                seal,
+                session,
+                treason.hostile,
+                stop,
+                partial(start_flood, identity, config.fleet, addresses, stop),
             )
             node.run()
         finally:
