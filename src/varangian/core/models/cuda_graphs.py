@@ -7,8 +7,10 @@ the same.
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -100,7 +102,7 @@ class Recording:
                 function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _no_garbage_collection(), torch.cuda.graph(graph):
             result = function(*inputs)
         return Recording(graph, inputs, result)
 
@@ -109,6 +111,18 @@ class Recording:
             place.copy_(part)
         self.graph.replay()
         return self.result.clone()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A graph of an earlier run that is freed while another is recorded makes the recording fail."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def forward_of(module: nn.Module) -> Forward:
