@@ -1,7 +1,7 @@
 """Judge everything against the model that the agent would have alone: its anchor.
 
-anchored       = differences to the anchor's loss,   keep not significantly worse,   weigh uniformly,   on a leash
-anchored(rule) = another rule's model,                                                                  on a leash
+anchored       = differences to the anchor's loss,   keep not significantly worse,   weigh by confidence, on a leash
+anchored(rule) = another rule's model,                                                                    on a leash
 
 The paper compares a neighbour with the agent's own model. That model has listened before, so an attack that pulls it
 away also lowers the bar for the next message. The anchor never listens: no message can move it.
@@ -27,9 +27,10 @@ from varangian.rules.comparison import (
     LARGEST,
     Compared,
     Unit,
+    accepted,
     compare,
+    confidence,
     constants,
-    not_significantly_worse,
     unit_after,
 )
 from varangian.rules.cross_fitted import cross_fitted
@@ -41,7 +42,7 @@ AnyRule = Rule[Any]
 UNIT_FORGETS = 0.05
 """ν of the anchor's smoothed loss, the unit of all differences."""
 DISTANCE_FORGETS = 0.2
-"""ν of the usual distance from the anchor."""
+"""ν of the usual distance of candidates from the agent's own model."""
 OWN_SHARE = 0.5
 """What the agent's own model counts beside a neighbour. It has the agent's anchor beside it already."""
 
@@ -52,7 +53,7 @@ class Memory(NamedTuple):
     unit: Unit
     leash: Leash
     distance: Float[Tensor, " agent"]
-    """The usual distance of candidates from the anchor, squared."""
+    """The usual distance of candidates from the agent's own model, squared."""
     compared: Compared | tuple[()]
     """The evidence about each neighbour, if neighbours are judged one by one."""
     inner: Any
@@ -90,7 +91,8 @@ class anchored:
         δ_lk = (ℓ(θ̂_l; ξ_k) − ℓ(a_k; ξ_k)) / φ_k
         d_lk ← d_lk + p (δ_lk − d_lk),  p = max(ν, 1 / n)
         K_k = {l : δ_lk ≤ s,  d_lk ≤ z √(p v_lk)  for all ν}
-        c_k = Σ_{l∈K_k} a_lk θ̂_l,  a_lk ∝ 1
+        c_k = Σ_{l∈K_k} a_lk θ̂_l
+        a_lk ∝ max(0, min(1, 1 − e_lk / (q √(p u_lk))))
         θ_k = a_k + w_k (c_k − a_k)
         w_k = argmin_{w∈[0,1]} F_k(w) + λ (1 − w)²
         F_k(w) ← (1 − ν) F_k(w) + ℓ(a_k + w (c_k − a_k); ξ_k) / φ_k
@@ -98,12 +100,13 @@ class anchored:
     The anchor a_k is a second model of the agent, which never listens. Neighbours and the agent's own cooperative model
     θ̂_k are compared with it, on a sample that nobody has trained on. The unit φ_k is the anchor's smoothed loss. d_lk
     is the mean difference after n comparisons and v_lk ≤ 1 their variance, on each time scale ν with its own z. On the
-    longest time scale, neighbours must not be significantly worse than the agent's own model either: copies of it, with
-    an error added, are as good as the anchor for long. In the mean c_k, the agent's own model counts half.
+    longest time scale, e_lk and u_lk are mean and variance of differences to the agent's own model instead: copies of
+    it, with an error added, are as good as the anchor for long. A neighbour that looks worse than the own model has
+    less weight, and none if it is significantly worse. In the mean c_k, the agent's own model counts half.
 
     The leash w_k is the share that would have been best so far. Losses at w = 0, ½ and 1 give a parabola in each round;
-    F_k is the sum over all rounds, and forgets with `leash`. If c_k is much farther from the anchor than usual, the
-    agent goes a part of the way only: a sender that was good for long cannot move it far at once.
+    F_k is the sum over all rounds, and forgets with `leash`. If c_k is much farther from the agent's own model than
+    usual, only a part of this way counts: a sender that was good for long cannot move the agent far at once.
 
     With `rule`, the model that this other rule combines is the candidate c_k.
 
@@ -139,16 +142,16 @@ class anchored:
     """ν of each time scale, from the shortest memory to the longest."""
     significance: tuple[float, ...] = (2.0, 2.0, 1.5)
     """z at each time scale: how many standard errors above the anchor's loss are still accepted."""
-    own_significance: float = 1.5
-    """z of the comparison with the agent's own model, on the longest time scale."""
+    own_significance: float = 2.0
+    """q: the z of the comparison with the agent's own model, on the longest time scale."""
     sudden: float = 5.0
     """s: the largest difference to accept in a single round, in units of the anchor's loss."""
     leash: float = 0.005
     """ν of the leash: how fast it forgets."""
     trust: float = 3.0
     """λ: how strongly the leash begins at the neighbours, in units of the anchor's loss."""
-    reach: float = 1.5
-    """How many times the usual distance from the anchor an agent may go at once."""
+    reach: float = 2.0
+    """How many times the usual distance from its own model an agent may go at once."""
     folds_for_few: int = 4
     """Where agents have few items and go over them again, the rule is `cross_fitted` with so many folds. 0: never."""
     judge: JudgedOn = "next"
@@ -206,7 +209,7 @@ class anchored:
         return Combined(torch.where(known, models, inbox.own), weights, after)
 
     def _of_neighbours(self, inbox: Inbox, measure: Measure, before: Compared) -> tuple[Candidate, Compared]:
-        """The mean of those who are significantly worse neither than the anchor nor than the agent's own model."""
+        """The mean of those who are not significantly worse than the anchor or the agent's own model, by confidence."""
         loss, scales = inbox.loss(self.judge), len(self.scales)
 
         def row(*values: float) -> Float[Tensor, " number"]:
@@ -218,10 +221,12 @@ class anchored:
         counted = excess.clamp(-LARGEST, LARGEST)
         series = torch.addcmul(counted[:, :, None], counted[:, :1, None], row(*[0.0] * scales, -1.0))
         pace, compared = compare(series, seen, row(*self.scales, self.scales[-1]), before)
-        kept = not_significantly_worse(pace, compared, row(*self.significance, self.own_significance))
-        share = (kept & (excess <= self.sudden)) * row(OWN_SHARE, *[1.0] * (loss.shape[1] - 1))
+        slack = accepted(pace, compared, row(*self.significance, self.own_significance))
+        kept = (compared.mean <= slack).all(2) & (excess <= self.sudden)
+        share = confidence(compared.mean[:, :, scales], slack[:, :, scales])
+        share = share.mul_(kept).mul_(row(OWN_SHARE, *[1.0] * (loss.shape[1] - 1)))
         total = share.sum(1, keepdim=True)
-        weights = share / total.clamp(min=OWN_SHARE)
+        weights = share / total.clamp(min=torch.finfo(total.dtype).tiny)
         return Candidate(inbox.mix(weights), weights, total > 0), compared
 
     def _on_leash(
@@ -231,7 +236,7 @@ class anchored:
         anchor, before = inbox.personal
         step = (anchor - before).square_().sum(1)
         most = torch.maximum(state.distance, step).mul_(self.reach**2).masked_fill_(state.distance == 0, math.inf)
-        towards, share, distance = within_reach(candidate.models, anchor, most)
+        towards, share, distance = within_reach(candidate.models, inbox.own, most)
         both = torch.stack((torch.lerp(anchor, towards, 0.5), towards), 1)
         excess = measure.excess(inbox.model.judge(both, inbox.samples[self.judge]))
         # A comparison with nan is false. A candidate that is too bad to go to counts against later ones.

@@ -81,13 +81,21 @@ def compare(
     return pace, Compared(times, step.add_(before.mean), variance)
 
 
-def not_significantly_worse(pace: Series, compared: Compared, significance: Float[Tensor, " memory"]) -> Kept:
-    """Whether each mean is at most z standard errors above zero, with every length of memory. A tie is not worse.
+def accepted(pace: Series, compared: Compared, significance: Float[Tensor, " memory"]) -> Series:
+    """z standard errors of each mean, and a tie: a mean that is not above this is not significantly worse.
 
     In the unit of the anchor's loss, a variance counts as 1 at most: senders cannot hide behind swings of their loss.
     """
-    slack = compared.variance.clamp(max=1).mul_(pace).sqrt_().mul_(significance)
-    return (compared.mean <= slack.add_(TIE)).all(2)
+    return compared.variance.clamp(max=1).mul_(pace).sqrt_().mul_(significance).add_(TIE)
+
+
+def confidence(mean: Table, slack: Table) -> Table:
+    """1 for means that are not above zero, then less in proportion, and 0 from `slack` on.
+
+    >>> confidence(torch.tensor([[-1.0, 0.0, 0.5, 2.0]]), torch.ones(1, 4))
+    tensor([[1.0000, 1.0000, 0.5000, 0.0000]])
+    """
+    return (1 - mean / slack).clamp_(0, 1)
 
 
 @lru_cache(maxsize=64)

@@ -54,10 +54,8 @@ def pull(half: PerAgent, whole: PerAgent, forgetting: float, trust: float, befor
     return w, Leash(slope, bend)
 
 
-def within_reach(
-    candidate: Models, anchor: Models, most: PerAgent
-) -> tuple[Models, Float[Tensor, "agent 1"], PerAgent]:
-    """How far to go from the anchor to the candidate, so that the squared distance is at most `most`.
+def within_reach(candidate: Models, start: Models, most: PerAgent) -> tuple[Models, Float[Tensor, "agent 1"], PerAgent]:
+    """How far to go from a start to the candidate, so that the squared distance is at most `most`.
 
     A sender that was good for long must not move the agent far at once. Returns where this leads, the share of the way,
     and the squared distance.
@@ -65,9 +63,9 @@ def within_reach(
     >>> within_reach(torch.tensor([[6.0, 8.0]]), torch.zeros(1, 2), torch.tensor([25.0]))
     (tensor([[3., 4.]]), tensor([[0.5000]]), tensor([25.]))
     """
-    gap = candidate - anchor
+    gap = candidate - start
     number = torch.finfo(gap.dtype)
     distance = gap.square().sum(1).clamp_(number.tiny, number.max)
     allowed = torch.minimum(distance, most)
     share = (allowed / distance).sqrt_()[:, None]
-    return torch.addcmul(anchor, gap, share), share, allowed
+    return torch.addcmul(start, gap, share), share, allowed
