@@ -31,6 +31,22 @@ def test_a_missing_or_damaged_file_is_named(folder: Path, file: str, content: by
         Identity.load(folder)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs file modes")
+def test_a_key_that_others_may_read_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = Identity.load(folder)
+    assert not caplog.records
+    (folder / "agent.pem").chmod(0o640)
+    Identity.load(folder)
+    assert "chmod 600" in caplog.text
+    caplog.clear()
+    renewed = folder / "new"
+    renewed.write_bytes((folder / "agent.pem").read_bytes())
+    renewed.chmod(0o604)
+    renewed.replace(folder / "agent.pem")
+    found.refresh()
+    assert "chmod 600" in caplog.text, "also while it runs"
+
+
 @pytest.mark.parametrize("file", ["ca.crt", "ca.crl"])
 def test_files_of_another_authority_are_refused(folder: Path, tmp_path: Path, file: str) -> None:
     fleet(tmp_path / "other", ["a"])

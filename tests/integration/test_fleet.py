@@ -84,18 +84,22 @@ def test_what_a_fleet_cannot_do_is_said_before_anything_is_written(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(how: signal.Signals, tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
+    mark, temporary = uuid.uuid4().hex, tmp_path / "tmp"
+    temporary.mkdir()
     command = [sys.executable, "-m", "varangian", "fleet", "up", *map(str, WORDS), "--pace", "free", "--period", "600"]
-    parent = subprocess.Popen([*command, "--out", str(tmp_path / "run")], env={**os.environ, MARK: mark})
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen([*command, "--out", str(tmp_path / "run")], env=environment)
     while len(marked(mark)) < 6:  # the command, the server that forks, and four agents
         assert parent.poll() is None
         time.sleep(0.2)
+    assert len(list(temporary.glob("varangian-fleet-*/authority/ca.key"))) == 1
     parent.send_signal(how)
     assert parent.wait(300) == (-signal.SIGKILL if how is signal.SIGKILL else 130)
     last = time.monotonic() + 300
     while marked(mark):
         assert time.monotonic() < last, "processes are left"
         time.sleep(0.2)
+    assert not list(temporary.glob("varangian-fleet-*")), "keys are left"
     if how is not signal.SIGKILL:
         assert [path.name for path in (tmp_path / "run").iterdir()] == []
 

@@ -27,7 +27,7 @@ from varangian.agent.byzantine import check_attack
 from varangian.agent.config import AgentConfig, Neighbour, TaskConfig, as_toml
 from varangian.agent.hostile import check_mode
 from varangian.agent.mailbox import Limits
-from varangian.agent.member import Treason, run_member
+from varangian.agent.member import FOLDER, Treason, run_member
 from varangian.agent.message import WireDtype
 from varangian.agent.record import FleetRecord, Tail
 from varangian.core.draws import Draws
@@ -171,7 +171,7 @@ def launched(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["varangian.agent.member"])
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="varangian-fleet-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=FOLDER)))
         assert isinstance(scene.graph, Graph)
         configs = configurations(plan, options, scene.graph, folder, change)
         members = [

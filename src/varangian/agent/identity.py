@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +50,7 @@ class Identity:
         self._folder = folder
         self._seen = self._stamps()
         self.now = read_credentials(folder)
+        warn_of_readers(folder / "agent.pem")
 
     @staticmethod
     def load(folder: Path) -> Identity:
@@ -74,6 +77,7 @@ class Identity:
         except BadInput as error:
             log.warning("new key files are not used: %s", error)
             return False
+        warn_of_readers(self._folder / "agent.pem")
         same = found.certificate == self.now.certificate and found.authority == self.now.authority
         changed = not same or found.revoked != self.now.revoked
         self.now = found
@@ -89,6 +93,16 @@ class Identity:
             except OSError:
                 found.append(None)
         return tuple(found)
+
+
+def warn_of_readers(key: Path) -> None:
+    """Say so if other users of this machine can read a private key."""
+    try:
+        shared = os.name == "posix" and key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    except OSError:  # it is being replaced; `refresh` looks again
+        return
+    if shared:
+        log.warning("other users of this machine may read %s, which holds a private key; run: chmod 600 %s", key, key)
 
 
 def read_credentials(folder: Path) -> Credentials:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -26,6 +27,8 @@ from varangian.agent.transport import Addresses
 from varangian.core.errors import BadInput
 from varangian.experiments.config import Plan
 
+FOLDER = "varangian-fleet-"
+"""How the name of a fleet's temporary folder begins."""
 GRACE = 3.0
 """Seconds that a process has to finish after the process that started it has gone."""
 
@@ -57,7 +60,7 @@ def run_member(config: Path, log_file: Path, treason: Treason | None) -> None:
     # An interrupt from the terminal reaches the whole group; whoever started us decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(stop, config.parent), daemon=True).start()
     try:
         found = read_config(config)
         start_logging(found.name, as_json=True)
@@ -68,6 +71,10 @@ def run_member(config: Path, log_file: Path, treason: Treason | None) -> None:
     except BadInput as error:
         log.error("%s", error, extra={"event": "bad input"})
         sys.exit(2)
+    finally:
+        parent = parent_process()
+        if parent is not None and not parent.is_alive():
+            _clean_up(config.parent)
 
 
 def _run_byzantine(config: AgentConfig, treason: Treason, stop: threading.Event) -> None:
@@ -98,7 +105,7 @@ def _run_byzantine(config: AgentConfig, treason: Treason, stop: threading.Event)
             transport.close()
 
 
-def _leave_with_parent(stop: threading.Event) -> None:
+def _leave_with_parent(stop: threading.Event, folder: Path) -> None:
     """End the process some seconds after its parent has gone, whatever it is doing."""
     parent = parent_process()
     if parent is None:
@@ -106,4 +113,11 @@ def _leave_with_parent(stop: threading.Event) -> None:
     wait([parent.sentinel])
     stop.set()
     threading.Event().wait(GRACE)
+    _clean_up(folder)
     os._exit(1)
+
+
+def _clean_up(folder: Path) -> None:
+    """Remove the folder of the fleet, which holds keys. Whoever started the fleet would do so, but has gone."""
+    if folder.name.startswith(FOLDER):
+        shutil.rmtree(folder, ignore_errors=True)
