@@ -36,9 +36,20 @@ def resident(member: Member) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def fault(fleet: Fleet, lot: random.Random) -> str:
-    """Do something bad to one agent, and say what."""
-    member = lot.choice([one for one in fleet.members if one.treason is None])
+def round_of(fleet: Fleet, member: Member) -> int:
+    return int((fleet.record.latest(member.name) or {"round": 0})["round"])
+
+
+def fault(fleet: Fleet, lot: random.Random, since: dict[str, int]) -> str:
+    """Do something bad to an agent that has gone on since its last fault, and say what.
+
+    Otherwise a slow machine would never get past the start of an agent that is killed again and again.
+    """
+    agents = [one for one in fleet.members if one.treason is None and round_of(fleet, one) > since.get(one.name, 0)]
+    if not agents:
+        return "nothing"
+    member = lot.choice(agents)
+    since[member.name] = round_of(fleet, member)
     process = member.process
     if process is None or process.pid is None or process.exitcode is not None:
         return "nothing"
@@ -67,22 +78,28 @@ def main() -> None:
         agents = [member for member in fleet.members if member.treason is None]
         told, faults, before = time.monotonic(), list[str](), {member.name: 0 for member in agents}
         moved = {member.name: time.monotonic() for member in agents}
-        due = time.monotonic() + 30.0
+        due, since = time.monotonic() + 30.0, dict[str, int]()
         while time.monotonic() < end:
             fleet.look()
             if time.monotonic() >= due:
-                faults.append(fault(fleet, lot))
+                faults.append(fault(fleet, lot, since))
                 due = time.monotonic() + lot.expovariate(1 / FAULT)
             if time.monotonic() - told >= 60.0:
-                rounds = {one.name: (fleet.record.latest(one.name) or {"round": 0})["round"] for one in agents}
-                memory = max(map(resident, agents)) / 2**20
-                print(f"rounds {sorted(rounds.values())}, {memory:.0f} MiB, {len(faults)} faults", flush=True)
+                rounds = {one.name: round_of(fleet, one) for one in agents}
+                memory, done = max(map(resident, agents)) / 2**20, sum(one != "nothing" for one in faults)
+                load = os.getloadavg()[0]
+                print(f"rounds {sorted(rounds.values())}, {memory:.0f} MiB, {done} faults, load {load:.0f}", flush=True)
                 for name, round in rounds.items():
                     if round != before[name]:
                         moved[name] = time.monotonic()
                 stuck = [name for name, at in moved.items() if time.monotonic() - at > STUCK]
                 if stuck:
-                    print(f"no progress: {', '.join(stuck)}; last faults: {faults[-3:]}")
+                    print(f"no progress: {', '.join(stuck)}; last faults: {faults[-9:]}")
+                    for member in agents:
+                        if member.name in stuck:
+                            print(
+                                member.name, member.process, *member.tail.path.read_text().splitlines()[-5:], sep="\n"
+                            )
                     sys.exit(1)
                 told, before = time.monotonic(), rounds
                 for of in fleet.record.of.values():  # a soak needs the last status only
