@@ -153,6 +153,13 @@ def test_the_defaults_keep_metrics_on_this_machine() -> None:
     assert AgentConfig.__dataclass_fields__["metrics"].default.startswith("127.0.0.1:")
 
 
+def test_the_manual_shows_the_example() -> None:
+    root = Path(__file__).parents[2]
+    example = (root / "examples" / "deploy" / "site_task.py").read_text()
+    code = example.partition("from __future__ import annotations\n\n")[2]
+    assert f"```python\n{code}```" in (root / "docs" / "deploy.md").read_text()
+
+
 def test_the_example_of_the_manual_is_one() -> None:
     config = read_config(Path(__file__).parents[2] / "examples" / "deploy" / "agent.toml")
     assert share_of(config).task.agents == 1

@@ -122,14 +122,39 @@ def test_without_a_whole_state_the_agent_stops_and_does_not_start_from_nothing(
 
 def test_the_state_of_another_agent_is_refused(peer: Peer, states: list[State], tmp_path: Path) -> None:
     Saver(tmp_path, fingerprint(peer, "a")).save(states[0])
-    others = (
-        fingerprint(peer, "b"),
-        fingerprint(peer_of(rules.loss_based()), "a"),
-        fingerprint(peer_of(number=2), "a"),
-    )
-    for mark in others:
+    for mark in (fingerprint(peer, "b"), fingerprint(peer_of(rules.loss_based()), "a")):
         with pytest.raises(BadInput, match="state of another agent"):
             load(tmp_path, peer, mark)
+
+
+def test_with_other_neighbours_or_data_the_model_stays_and_evidence_starts_anew(
+    peer: Peer, states: list[State], tmp_path: Path
+) -> None:
+    Saver(tmp_path, fingerprint(peer, "a")).save(states[2])
+    for share in (
+        Share(peer.share.task, 1, (0, 2, 5)),  # one more neighbour
+        Share(peer.share.task, 0, (1,)),  # one fewer, and so another place among all names
+        Share(softmax(4, optimiser=adam()).part(torch.tensor([3])), 1, (0, 2)),  # other data
+    ):
+        other = Peer(share, rules.anchored())
+        found = load(tmp_path, other, fingerprint(other, "a"))
+        assert found is not None and found.changed and found.state.round == 3
+        assert torch.equal(found.state.models, states[2].models)
+        assert found.state.second is not None and states[2].second is not None
+        assert torch.equal(found.state.second.models, states[2].second.models)
+        assert all(torch.equal(*pair) for pair in zip(found.state.optimiser, states[2].optimiser, strict=True))
+        blank = other.first(3)
+        assert same(
+            found.state._replace(models=blank.models, optimiser=(), second=None),
+            blank._replace(optimiser=(), second=None),
+        )
+        adapted, optimiser = other.adapt(found.state)
+        assert other.listen(found.state, adapted, optimiser, {}).state.round == 4
+        again = tmp_path / "again"
+        again.mkdir(exist_ok=True)
+        Saver(again, fingerprint(other, "a")).save(found.state)
+        once_more = load(again, other, fingerprint(other, "a"))
+        assert once_more is not None and not once_more.changed
 
 
 def test_sessions_grow_also_when_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,11 @@ def run_agent(config: AgentConfig, stop: threading.Event, watchers: Sequence[Wat
         found = load(folder, peer, mark)
         for damaged in found.damaged if found else ():
             log.error("%s is damaged: %s", damaged.path, damaged.reason, extra={"event": "damaged state"})
+        if found and found.changed:
+            log.warning(
+                "other neighbours or data than before: the model stays, the evidence about neighbours starts anew",
+                extra={"event": "changed"},
+            )
         state = found.state if found else peer.first()
         log.info("starts at round %d", state.round, extra={"event": "start", "round": state.round})
         session = next_session(folder)

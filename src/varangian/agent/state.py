@@ -2,12 +2,14 @@
 
 A new state replaces the older generation, so the newer one stays until the new one is complete. If a file is damaged,
 the agent goes on from the other one. If no file is whole, it stops: it never starts from nothing without being told.
+If the agent has other neighbours or data now, it goes on with its model, and its evidence about neighbours starts anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as tensor_bytes
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from varangian.agent.message import new_session
 from varangian.agent.peer_round import Peer
@@ -27,6 +31,10 @@ GENERATIONS = ("state-0", "state-1")
 SESSION = "session"
 CHECKSUM = hashlib.sha256().digest_size
 FINGERPRINT = hashlib.sha256().digest_size
+WHO = FINGERPRINT // 2
+"""The bytes of a fingerprint that say whose state it is. The others say with which neighbours and data."""
+KEPT = ("models", "optimiser", "second")
+"""The fields of a state that do not depend on neighbours and data."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +51,19 @@ class Found:
 
     state: State
     damaged: tuple[Damaged, ...]
+    changed: bool = False
+    """Whether the agent had other neighbours or data when the state was saved."""
 
 
 def fingerprint(peer: Peer, name: str) -> bytes:
-    """A hash of what a state belongs to: the agent, its rule, its model, its neighbours and its data."""
+    """Hashes of what a state belongs to: of the agent with its rule and model, and of its neighbours and data."""
     share, world = peer.share, peer.world
-    about = (name, share.number, share.neighbours, share.seed, peer.rule, world.task.optimiser, world.start.dtype)
-    digest = hashlib.sha256(repr(about).encode())
+    who = (name, share.seed, peer.rule, world.task.optimiser, world.start.dtype, world.model.sizes, world.start.shape)
+    around = hashlib.sha256(repr((share.number, share.neighbours)).encode())
     for tensor in (world.start, *world.sample(0)):
-        digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.digest()
+        around.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+        around.update(tensor.contiguous().numpy().tobytes())
+    return hashlib.sha256(repr(who).encode()).digest()[:WHO] + around.digest()[WHO:]
 
 
 @dataclass
@@ -82,7 +92,7 @@ class Saver:
 
 def load(folder: Path, peer: Peer, mark: bytes) -> Found | None:
     """The newest whole state in a folder. None if there is no state; `BadInput` if there are only damaged ones."""
-    states: list[State] = []
+    states: list[tuple[State, bool]] = []
     damaged: list[Damaged] = []
     paths = [folder / name for name in GENERATIONS if (folder / name).exists()]
     for path in paths:
@@ -93,7 +103,8 @@ def load(folder: Path, peer: Peer, mark: bytes) -> Found | None:
                 raise
             damaged.append(Damaged(path, str(error)))
     if states:
-        return Found(max(states, key=lambda state: state.round), tuple(damaged))
+        newest, changed = max(states, key=lambda found: (found[0].round, not found[1]))
+        return Found(newest, tuple(damaged), changed)
     if damaged:
         reasons = "; ".join(f"{one.path.name}: {one.reason}" for one in damaged)
         raise BadInput(f"{folder} holds no whole state ({reasons}); restore a copy, or empty the folder to start anew")
@@ -137,14 +148,27 @@ def _round_of(path: Path) -> int:
         return -1
 
 
-def _read(path: Path, peer: Peer, mark: bytes) -> State:
-    fingerprint, round, tensors = _parts(path)
-    if fingerprint != mark:
+def _read(path: Path, peer: Peer, mark: bytes) -> tuple[State, bool]:
+    """The state in a file, and whether it is one with other neighbours or data."""
+    fingerprint, round, stored = _parts(path)
+    if fingerprint[:WHO] != mark[:WHO]:
         raise BadInput(
-            f"{path} is the state of another agent, rule, model or data; name another state folder, or empty this one"
+            f"{path} is the state of another agent, rule or model; name another state folder, or empty this one"
         )
+    changed = fingerprint != mark
     with torch.no_grad():
-        state = state_from(read_tensors(tensors), peer.first(round))
+        tensors, like = read_tensors(stored), peer.first(round)
+        state = state_from(_with_models_of(tensors, like) if changed else tensors, like)
     if state is None:
         raise ValueError("it holds other tensors than this agent has")
-    return state
+    return state, changed
+
+
+def _with_models_of(stored: Mapping[str, Tensor], like: State) -> dict[str, Tensor]:
+    """The tensors of `like`, in which those that do not depend on neighbours and data are the stored ones."""
+    tensors, first = tensors_of(like), 0
+    for name, field in like._asdict().items():
+        places = range(first, first := first + len(tree_leaves(field)))
+        if name in KEPT:
+            tensors |= {key: stored[key] for key in (f"state/{place}" for place in places) if key in stored}
+    return tensors
