@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def test_a_neighbour_that_was_not_heard_is_one_that_sent_nothing(tmp_path: Path)
     rule, hub = rules.loss_based(), Hub(cut={(name_of(1), name_of(0)), (name_of(0), name_of(1))})
     nodes = [node_of(softmax(AGENTS), GRAPH, rule, number, hub, tmp_path) for number in range(AGENTS)]
     for node, lost in ((nodes[0], 1), (nodes[1], 0)):
-        node.lockstep.since[name_of(lost)] = -math.inf
+        node.lockstep.missed[name_of(lost)] = 0
     play_together(nodes, 20)
     path = Graph.from_edges(AGENTS, [edge for a in range(1, AGENTS) for edge in ((a, (a + 1) % 5), ((a + 1) % 5, a))])
     torch.testing.assert_close(models_of(nodes), simulated(rule, 20, path), rtol=0, atol=1e-6)

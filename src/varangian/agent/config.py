@@ -88,7 +88,7 @@ class AgentConfig:
     period: float = 1.0
     """Seconds from one round to the next at a free pace."""
     deadline: float = 5.0
-    """In lockstep, seconds to wait for neighbours. One that has been silent for longer is not waited for."""
+    """In lockstep, seconds to wait for neighbours. One that was not heard in time is not waited for until it is."""
     start_deadline: float = 60.0
     """In lockstep, seconds to wait for neighbours to connect before the first round."""
     rounds: int | None = None

@@ -21,9 +21,10 @@ NOT_ANSWERS = (Reason.REPLAYED, Reason.RATE)
 class Lockstep:
     """Waits for messages of the same round.
 
-    Nobody is waited for who has been silent for longer than the deadline, is more than one round ahead, or sends what
-    is refused. So a neighbour that has left delays the others once, and one that comes back is waited for again. A
-    neighbour that is one round ahead sends its message of this round again until it is heard: see `lockstep_resend`.
+    Nobody is waited for who is more than one round ahead, or sends what is refused. A neighbour that was not heard
+    before the deadline is not waited for until it is heard from that round or a later one. So a neighbour that has left
+    delays the others once, and one that comes back is waited for again. A neighbour that is one round ahead sends its
+    message of this round again until it is heard: see `lockstep_resend`.
     """
 
     mailbox: Mailbox
@@ -32,8 +33,8 @@ class Lockstep:
     """Seconds to wait for messages."""
     start_deadline: float
     """Seconds to wait for neighbours to connect, before the first round."""
-    since: dict[str, float] = field(default_factory=dict[str, float])
-    """For neighbours that were never heard: since when they have been waited for."""
+    missed: dict[str, int] = field(default_factory=dict[str, int])
+    """For neighbours that were waited for in vain: in which round."""
 
     def meet(self, neighbours: Collection[str], stop: Event) -> None:
         """Wait until all neighbours hear this agent: one that could not would wait in vain for its first message."""
@@ -53,9 +54,12 @@ class Lockstep:
         while True:
             heard = self.mailbox.collect(time.monotonic(), round)
             answered = {name for name, count in self._refused().items() if count > refused.get(name, 0)}
-            missing = [name for name in neighbours if name not in heard and name not in answered]
-            late = time.monotonic() - began > self.deadline
-            if late or stop.is_set() or not any(self._may_come(name, round) for name in missing):
+            silent = [name for name in neighbours if name not in heard and name not in answered]
+            missing = [name for name in silent if self._may_come(name, round)]
+            if not missing or stop.is_set():
+                return heard
+            if time.monotonic() - began > self.deadline:
+                self.missed |= dict.fromkeys(missing, round)
                 return heard
             self.mailbox.wait(LOOK)
 
@@ -65,16 +69,13 @@ class Lockstep:
         Byzantine neighbours can raise it only if they are half of all.
         """
         newest = self.mailbox.newest()
-        rounds = sorted((newest[name][0] if name in newest else -1 for name in neighbours), reverse=True)
+        rounds = sorted((newest.get(name, -1) for name in neighbours), reverse=True)
         return rounds[(len(rounds) - 1) // 2] if rounds else -1
 
     def _may_come(self, name: str, round: int) -> bool:
         """Whether a neighbour may still send a message of this round."""
-        now = time.monotonic()
-        newest = self.mailbox.newest().get(name)
-        if newest is None:
-            return now - self.since.setdefault(name, now) <= self.deadline
-        return newest[0] <= round + 1 and now - newest[1] <= self.deadline
+        newest = self.mailbox.newest().get(name, -1)
+        return self.missed.get(name, -1) <= newest <= round + 1
 
     def _refused(self) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -252,13 +252,11 @@ class Mailbox:
             of.waiting.clear()
             log.warning("%s is muted for %g s after repeated faults, the last one: %s", sender, pause, reason.value)
 
-    def newest(self) -> dict[str, tuple[int, float]]:
-        """For every neighbour that was heard, the round of its newest message, and when it was last heard.
+    def newest(self) -> dict[str, int]:
+        """For every neighbour that was heard, the round of its newest message.
 
         Like `collect`, this is for the agent's thread."""
-        return {
-            name: (of.accepted[-1].message.header.round, of.heard_at) for name, of in self._of.items() if of.accepted
-        }
+        return {name: of.accepted[-1].message.header.round for name, of in self._of.items() if of.accepted}
 
     def wait(self, timeout: float) -> bool:
         """Wait until something has been offered since the last `collect`; False after `timeout` seconds."""
