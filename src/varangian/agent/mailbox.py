@@ -12,6 +12,7 @@ have been lost, and come again.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Protocol
 from varangian.agent.counted_log import CountedLog
 from varangian.agent.envelope import OVERHEAD
 from varangian.agent.message import Message, Reason, Rejected, Schema, decode
+from varangian.core.errors import BadInput
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,14 @@ class Limits:
     """Seconds of the first pause. Every further pause is twice as long."""
     longest_mute: float = 600.0
     """Seconds of the longest pause."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("burst", 1), ("patience", 1), ("ahead", 0), ("mute", 0), ("longest_mute", 0)):
+            if not least <= getattr(self, name) < math.inf:
+                raise BadInput(f"{name} must be a number of at least {least}, but is {getattr(self, name)}")
+        for name in ("rate", "pace", "silence"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"{name} must be a positive number, but is {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
