@@ -27,6 +27,7 @@ VALUES: dict[str, list[Any]] = {
     "dtype": ["float32", "float64"],
     "judge_dtype": [None, "bfloat16", "float16"],
     "memory": [None, "64GiB", "1.5 GB"],
+    "compile": ["auto", "on", "off"],
 }
 """Values of options that take text, of which only some are good."""
 
@@ -95,7 +96,7 @@ def test_what_is_typed_goes_before_the_file(before: RunOptions, now: RunOptions)
         assert varangian_("run", file, *now.words, "--out", Path(place) / "run") == Said(0, "", "")
         assert varangian_("run", file, "--no-compile") == Said(0, "", "")
     assert plans[0].options == replace(before, **now.changed)
-    assert plans[1].options == replace(before, compile=False)
+    assert plans[1].options == replace(before, compile="off")
 
 
 def test_a_tournament_and_a_reproduction_take_them_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -123,6 +124,28 @@ def test_a_tournament_and_a_reproduction_take_them_too(monkeypatch: pytest.Monke
     assert_refused(varangian_("tournament", tmp_path / "plan.toml"), ["leave record_every out"])
 
 
+@pytest.mark.parametrize(
+    ("words", "compile"),
+    [
+        ((), "auto"),
+        (("--compile",), "on"),
+        (("--compile", "--dtype", "float32"), "on"),
+        (("--compile", "auto"), "auto"),
+        (("--compile=off",), "off"),
+        (("--no-compile",), "off"),
+    ],
+)
+def test_compile_may_have_no_value(words: tuple[str, ...], compile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr(config, "check", lambda plan: None)
+    monkeypatch.setattr("varangian.cli.run._run", lambda plan, *rest: plans.append(plan))
+    assert varangian_("run", *words, "target-localization", "-q") == Said(0, "", "")
+    assert plans[0].options == RunOptions(compile=compile)
+    assert RunOptions(compile=True) == RunOptions(compile="on") and RunOptions(compile=False) == RunOptions(
+        compile="off"
+    )
+
+
 def test_a_run_on_a_cluster_drops_what_only_this_process_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plans: list[Plan] = []
     monkeypatch.setattr(config, "check", lambda plan: None)
@@ -139,7 +162,8 @@ def test_a_run_on_a_cluster_drops_what_only_this_process_needs(monkeypatch: pyte
     [
         ("threads = 0", ["threads", "at least 1", "0"]),
         ("threads = true", ["threads", "a whole number", "True"]),
-        ('compile = "yes"', ["compile", "true or false", "'yes'"]),
+        ('compile = "yes"', ["compile", "'yes'", "auto, on, off"]),
+        ("compile = 1", ["compile", "text", "1"]),
         ("memory = 1.5", ["memory", "text", "1.5"]),
         ('memory = "lots"', ["memory", "'lots'"]),
         ('thread = "2"', ["'thread'", "'threads'"]),

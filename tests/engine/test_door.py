@@ -309,7 +309,7 @@ DOOR: dict[str, Case] = {
     "a schedule that is nan": Case(lambda: run(task=regression(schedule=lambda t: math.nan)), "schedule(0) is nan"),
     "a schedule without a result": Case(lambda: run(task=regression(schedule=lambda t: None)), "schedule(0) failed"),
     "dtype int": Case(lambda: run(dtype=int), "unknown dtype"),
-    "compile as text": Case(lambda: run(compile="yes"), "compile must be True or False"),
+    "compile as text": Case(lambda: run(compile="yes"), "unknown compile 'yes'"),
     # The first round.
     "models of another shape": Case(
         lambda: run(rule=Own(lambda inbox, c: c._replace(models=c.models[:, :2]))),

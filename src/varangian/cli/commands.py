@@ -13,6 +13,7 @@ from varangian.cli.fleet import app as fleet_app
 from varangian.cli.keys import app as keys_app
 from varangian.cli.listing import attacks, rules, studies
 from varangian.cli.new import new
+from varangian.cli.options import spelled_out
 from varangian.cli.report import report
 from varangian.cli.reproduce import reproduce
 from varangian.cli.run import run
@@ -49,7 +50,7 @@ def main() -> None:
     try:
         with terminate_is_interrupt():
             # Typer returns a status if a command ended early, also after an interrupt. Otherwise it returns None.
-            sys.exit(app(standalone_mode=False))
+            sys.exit(app(spelled_out(sys.argv[1:]), standalone_mode=False))
     except BadInput as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):

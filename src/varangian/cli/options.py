@@ -14,7 +14,7 @@ import typer
 from varangian import experiments
 from varangian.core.errors import BadInput
 from varangian.engine.cluster import RayCluster, chosen
-from varangian.engine.options import RunSettings, option_fields, option_types
+from varangian.engine.options import COMPILE, RunSettings, option_fields, option_types
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -150,6 +150,18 @@ def with_run_options(*, without: Sequence[str] = ()) -> Callable[[Command], Comm
         return cast(Command, wrapped)
 
     return expanded
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """The words of a command, with the value of `--compile` where it was left out.
+
+    >>> spelled_out(["run", "--compile", "school"]), spelled_out(["--compile", "off"]), spelled_out(["--no-compile"])
+    (['run', '--compile=on', 'school'], ['--compile', 'off'], ['--compile=off'])
+    """
+    after = [*words[1:], ""]
+    usual = {"--compile": "--compile=on", "--no-compile": "--compile=off"}
+    given = [word == "--compile" and following in COMPILE for word, following in zip(words, after, strict=True)]
+    return [word if has_value else usual.get(word, word) for word, has_value in zip(words, given, strict=True)]
 
 
 def check_local(options: RunSettings, cluster: RayCluster | None) -> None:

@@ -46,6 +46,8 @@ class Execution:
     """A memory budget in bytes. By default all memory of the machine."""
     compile: bool = False
     """Whether to compile the functions of a round for the CPU."""
+    own_loops_only: bool = False
+    """Whether to compile only what has a loop of ours, which takes seconds once, and not through torch's compiler."""
 
     @property
     def at_once(self) -> int:

@@ -58,7 +58,7 @@ def _few(points: Array, radius: float) -> bool:
         apart = np.square(columns[0] - one[0])
         for column, own in zip(columns[1:], one[1:], strict=True):
             apart += np.square(column - own)
-        within.append(np.count_nonzero(apart <= radius**2))
+        within.append(int(np.count_nonzero(apart <= radius**2)))
     return float(np.mean(within)) * len(points) <= 10**7
 
 

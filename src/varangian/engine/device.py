@@ -20,7 +20,7 @@ def execution_for(options: RunOptions, scenes: Sequence[Scene]) -> Execution:
         device=chosen_device(options.device, scenes),
         threads=options.threads,
         memory=None if options.memory is None else read_size(options.memory),
-        compile=options.compile,
+        compile=options.compile == "on",
     )
 
 

@@ -20,6 +20,7 @@ from varangian.core.sizes import read_size
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DTYPES = ("float32", "float64")
+COMPILE = ("auto", "on", "off")
 
 
 def _option(
@@ -35,7 +36,7 @@ class RunOptions:
     """How to compute and record a run.
 
     >>> RunOptions(threads=2)
-    RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile=False, threads=2, \
+    RunOptions(device='auto', dtype='float32', judge_dtype=None, memory=None, compile='auto', threads=2, \
 record_every=None, byzantine_listen=False, save_models=None)
     """
 
@@ -52,10 +53,11 @@ record_every=None, byzantine_listen=False, save_models=None)
         metavar="SIZE",
         changes_results=False,
     )
-    compile: bool = _option(
-        False,
-        "Compile rounds for this CPU. Compiling takes 2 to 20 seconds; then rounds are two to four times as fast. "
-        "This is worth it for long runs and large networks. Needs a C++ compiler; results differ by rounding.",
+    compile: str | bool = _option(
+        "auto",
+        "Compile rounds for this CPU: `on`, `off`, or `auto`, which does so where it pays and is quick. `on` takes 2 "
+        "to 20 seconds; then rounds are two to four times as fast. Needs a C++ compiler; results differ by rounding.",
+        metavar="WHEN",
         changes_results=False,
         local=True,
     )
@@ -82,14 +84,17 @@ record_every=None, byzantine_listen=False, save_models=None)
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise unknown("dtype", str(self.dtype), DTYPES)
+        if isinstance(self.compile, bool):
+            object.__setattr__(self, "compile", "on" if self.compile else "off")
+        if self.compile not in COMPILE:
+            raise unknown("compile", str(self.compile), COMPILE)
         if self.memory is not None:
             read_size(self.memory)
         for name in ("threads", "record_every"):
             if getattr(self, name) is not None:
                 whole_number(getattr(self, name), name, least=1)
-        for name in ("compile", "byzantine_listen"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadInput(f"{name} must be True or False, but is {getattr(self, name)!r}")
+        if not isinstance(self.byzantine_listen, bool):
+            raise BadInput(f"byzantine_listen must be True or False, but is {self.byzantine_listen!r}")
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> RunOptions:
@@ -133,7 +138,7 @@ record_every=None, byzantine_listen=False, save_models=None)
         """What to type for the changed options.
 
         >>> RunOptions(judge_dtype="bfloat16", compile=True).words
-        ['--judge-dtype', 'bfloat16', '--compile']
+        ['--judge-dtype', 'bfloat16', '--compile', 'on']
         """
         words: list[str] = []
         for name, value in self.changed.items():
@@ -148,7 +153,7 @@ class RunSettings(TypedDict, total=False):
     dtype: str
     judge_dtype: str | None
     memory: str | int | None
-    compile: bool
+    compile: str | bool
     threads: int | None
     record_every: int | None
     byzantine_listen: bool
@@ -186,8 +191,8 @@ def option_table() -> str:
 
 def _flag(name: str, value: bool = True) -> str:
     """
-    >>> _flag("judge_dtype"), _flag("compile", False)
-    ('--judge-dtype', '--no-compile')
+    >>> _flag("judge_dtype"), _flag("save_models", False)
+    ('--judge-dtype', '--no-save-models')
     """
     return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
 

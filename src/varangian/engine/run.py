@@ -26,6 +26,7 @@ from varangian.engine.callbacks import Callback
 from varangian.engine.check import check_run, check_schedule
 from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
+from varangian.engine.compute.choice import with_compiling
 from varangian.engine.compute.memory import check_memory
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
 from varangian.engine.failures import explained
@@ -117,9 +118,10 @@ def simulate(
         for name in ("memory", *(one.name for one in option_fields() if one.metadata["local"])):
             if name in how.changed:
                 raise BadInput(f"{name} applies only to runs in this process; leave out {name} or engine")
-        scenes = (first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in numbers)
-        made = zip(scenes, numbers, strict=True)
-        jobs = (Job(of_seed, seed, byzantine, rule, attack, rounds) for of_seed, seed in made)
+        jobs = (
+            Job(first if number == 0 else _scene(task, graph, seed, given), seed, byzantine, rule, attack, rounds)
+            for number, seed in enumerate(numbers)
+        )
         return on_cluster(cluster, jobs, how, callbacks, folder, resume, watch).timed(watch.seconds).saying(said)
     parts: list[Result] = []
     together = seeds_at_once(first) if len(numbers) > 1 else 1
@@ -130,6 +132,7 @@ def simulate(
             scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
             check_schedule(scenes[0].task.schedule, rounds)
             execution, dtype = execution_for(how, scenes), torch_dtype(how.dtype)
+            execution = with_compiling(execution, how.compile, scenes[0].task, len(scenes), rule, rounds)
             recorder = Recorder(*recording_plan(scenes, rounds, how.record_every))
             attacking = attack if byzantine else None
             check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)

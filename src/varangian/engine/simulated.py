@@ -110,7 +110,7 @@ def save_finished(result: Result, file: Path) -> None:
     """Save the result of some seeds to a file, with the models beside it."""
     for seed, models in result.kept_models.items():
         models.save(_models_file(file, seed))
-    results.save(result, file)
+    results.save(result, file, compressed=False)
 
 
 def finished(file: Path, fingerprint: str, seeds: Sequence[int]) -> Result | None:

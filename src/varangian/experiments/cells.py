@@ -153,5 +153,5 @@ def found(plan: Plan, folder: Path | None, cell: Cell) -> Result | None:
 def keep(result: Result, folder: Path, cell: Cell) -> None:
     """Save a finished cell in the folder, its models first, and remove its checkpoints."""
     save_models(result.kept_models, folder, cell)
-    results.save(result, file_of(folder, cell))
+    results.save(result, file_of(folder, cell), compressed=False)
     shutil.rmtree(folder / cell.key, ignore_errors=True)

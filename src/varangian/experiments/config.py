@@ -214,7 +214,7 @@ def check(plan: Plan) -> Scene:
         check_fits(needed, f"{plan.study.name} with {name}", execution.device, execution.memory)
     if options.judge_dtype is not None:
         LowPrecision.of(scene.task.model, options.judge_dtype)
-    if options.compile:
+    if options.compile == "on":
         check_compiler()
     draws = Draws.of(0, scene.task.agents)
     counts: dict[int, Byzantine] = {}

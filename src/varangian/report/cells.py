@@ -101,7 +101,8 @@ def network_tree(metrics: xr.Dataset, detail: Detail) -> Tree:
     }
     if names:
         tree["group"] = np.searchsorted(names, some["group"].transpose("seed", "agent").values[:, detail.agents])
-    if "position" in metrics and metrics.sizes["axis"] >= 2:
+    # The page draws a network only with its weights, which are not recorded for large networks.
+    if "position" in metrics and "weight" in metrics and metrics.sizes["axis"] >= 2:
         tree["position"] = some["position"].transpose("seed", "agent", "axis").values[:, :, :2].astype(float)
     if "sender" in metrics:
         senders = some["sender"].transpose("seed", "agent", "slot").values.astype(float)

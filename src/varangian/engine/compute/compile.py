@@ -77,6 +77,8 @@ class Compiled:
         # With few parameters, compile one loop over all agents. With many, compile the function of one block.
         if parts[0].shape[1] <= FEW:
             return self.compiled(function, plain=partial(self.blocks.per_agent, function, whole=whole))(*parts)
+        if self.execution.own_loops_only:
+            return self.blocks.per_agent(function, *parts, whole=whole)
         return self.blocks.per_agent(self.compiled(function), *parts, whole=whole)
 
     def per_table(
@@ -85,12 +87,14 @@ class Compiled:
         kernel = None if torch.is_grad_enabled() else self._kernel(rule, exchange)
         if kernel is not None:
             return *kernel(exchange, memory), None
+        if self.execution.own_loops_only:
+            return self.blocks.per_table(rule, combine, exchange, memory)
         return self.blocks.per_table(rule, self.compiled(combine, rule), exchange, memory)
 
     def drawer(self, streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype) -> Drawer:
         draw = self.blocks.drawer(streams, draws, dtype)
         many = sum(part.numel() for part in draw(0, 1)) >= 2**14
-        if len(streams) > 1 or not is_generated(streams[0]) or not many:
+        if self.execution.own_loops_only or len(streams) > 1 or not is_generated(streams[0]) or not many:
             return draw
 
         def compiled_draw(start: int, rounds: int) -> Sample:
@@ -140,12 +144,14 @@ class Compiled:
                     if plain is not None:
                         # Run it once before tracing, so that what it caches is made of real tensors.
                         function(*parts)
-                    compiled = _compiled(function, parts, leaves, _Threads(self.execution.at_once, plain is None))
+                    callers = _Threads(self.execution.at_once, plain is None)
+                    compiled = _compiled(function, parts, leaves, callers, self.execution.own_loops_only)
                     _check_alike(compiled(leaves), result)
                     self._made[key] = compiled
                 except Exception as error:  # the run can go on uncompiled
                     self._plain.add(name)
-                    _warn(function, self._about[name], error)
+                    if not self.execution.own_loops_only:
+                        _warn(function, self._about[name], error)
                 if len(self._made) == MAX_SHAPES:
                     warnings.warn(f"compiled the limit of {MAX_SHAPES} shapes; others run uncompiled", stacklevel=2)
         return result
@@ -201,7 +207,9 @@ def _warn(function: Callable[..., Any], about: tuple[object, ...], error: Except
     warnings.warn(f"runs uncompiled: {what}: {reason}", stacklevel=3)
 
 
-def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads) -> CompiledFunction:
+def _compiled(
+    function: Callable[..., Any], parts: Any, leaves: list[Tensor], callers: _Threads, own_loops_only: bool
+) -> CompiledFunction:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     form: list[Any] = []
@@ -223,6 +231,8 @@ def _compiled(function: Callable[..., Any], parts: Any, leaves: list[Tensor], ca
         try:
             _LOOPS[key] = agent_loop(graph, given, callers.threads)
         except Untranslatable:
+            if own_loops_only:
+                raise
             _LOOPS[key] = _loops(graph, given, callers)
     return CompiledFunction(_LOOPS[key], form[0])
 

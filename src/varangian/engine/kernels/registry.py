@@ -32,6 +32,11 @@ def register(rule: type, make: MakeKernel) -> None:
     _KERNELS[rule] = make
 
 
+def has_kernels(rule: Rule[Any]) -> bool:
+    """Whether there are kernels for rules of this class."""
+    return type(rule) in _KERNELS
+
+
 def kernel_for(rule: Rule[Any], exchange: Exchange, execution: Execution) -> Kernel | None:
     """The kernel of the rule for exchanges like this one, or None if there is none."""
     make = _KERNELS.get(type(rule))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from varangian.core.errors import BadInput
-from varangian.core.files import cache_folder
+from varangian.core.files import cache_folder as cache_folder
 from varangian.studies.data.catalogue import HUMAN_ACTIVITY, KAGGLE_DIGITS, MNIST, USPS, Dataset, how_to_get
 
 VARIABLE = "VARANGIAN_DATA"
