@@ -211,11 +211,12 @@ class Graph:
         if points.ndim != 2 or not bool(points.isfinite().all()):
             raise BadInput(f"points must be finite, with one row per agent, but have shape {tuple(points.shape)}")
         edges = len(points) * (8 if max_degree is None else max_degree)
-        check_fits(600 * len(points) + 200 * edges, f"a network of {len(points)} agents")
+        check_fits(600 * len(points) + 40 * edges, f"a network of {len(points)} agents")
         places = points.double().cpu().numpy()
         made = graph_within(places, radius, max_degree, seed)
         if made is not None:
             return Graph(*map(torch.from_numpy, made))
+        check_fits(600 * len(points) + 200 * edges, f"a network of {len(points)} agents")
         pairs = pairs_within(places, radius, max_degree, seed)
         return Graph.from_edges(len(points), np.concatenate((pairs, pairs[:, ::-1])))
 

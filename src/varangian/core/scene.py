@@ -49,6 +49,8 @@ def choose_byzantine(byzantine: Byzantine, scene: Scene, draws: Draws) -> Int[Te
     count = round(byzantine * agents) if isinstance(byzantine, float) else byzantine
     if not 0 <= count <= agents:
         raise BadInput(f"byzantine must be between 0 and {agents}, but is {count}; the network has {agents} agents")
+    if not count:
+        return torch.zeros(0, dtype=torch.long)
     return byzantine_order(draws, scene.task.groups if scene.byzantine_by_group else None)[:count].sort().values
 
 

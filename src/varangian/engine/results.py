@@ -71,8 +71,10 @@ def dataset(
     seeds, agents = len(numbers), len(is_byzantine) // len(numbers)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
-        stacked = torch.stack(rows).cpu()[:, place]
-        return stacked.view(len(rows), seeds, agents, *stacked.shape[2:]).transpose(0, 1).numpy()
+        ordered = torch.empty((len(rows), *rows[0].shape), dtype=rows[0].dtype)
+        for into, row in zip(ordered, rows, strict=True):  # no second copy of all rows is held
+            into.copy_(row.cpu()[place])
+        return ordered.view(len(rows), seeds, agents, *ordered.shape[2:]).transpose(0, 1).numpy()
 
     data: dict[str, Any] = {}
     for name, rows in recorder.streaming.items():

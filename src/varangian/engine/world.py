@@ -27,7 +27,7 @@ from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
 from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.stopwatch import Stopwatch
-from varangian.core.task import TEST_LOSS, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
+from varangian.core.task import TEST_LOSS, Divisible, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
 from varangian.engine.compute.agent_order import AgentOrder
 from varangian.engine.compute.choice import executor_for, with_threads
@@ -176,6 +176,7 @@ def prepare(
         return torch.cat(of_seed)[:, None].to(device)
 
     skip = column("skip")
+    in_order = agent_order is None or isinstance(scenes[0].task.exact, Divisible)
     return World(
         task=tasks[0],
         seeds=tuple(seeds),
@@ -192,7 +193,7 @@ def prepare(
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
         listening=~is_byzantine.to(device)[:, None] | byzantine_listen,
-        exact_at=exact_at if agent_order is None else lambda round: agent_order.wrap_measure(exact_at(round)),
+        exact_at=exact_at if in_order else lambda round: agent_order.wrap_measure(exact_at(round)),
         held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
         tested=tested if agent_order is None else agent_order.wrap_measure(tested),
         step_size=column("step_size"),

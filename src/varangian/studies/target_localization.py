@@ -72,10 +72,13 @@ class target_localization:
         """The network and the task of one seed."""
         position = self._position(seed)
         graph = Graph.geometric(position, self.radius, self.max_degree, seed)
-        return Scene(self.task(seed), graph, positions=position)
+        return Scene(self._task(seed, position), graph, positions=position)
 
     def task(self, seed: int) -> Task:
         """The task of one seed, which does not depend on the graph."""
+        return self._task(seed, self._position(seed))
+
+    def _task(self, seed: int, position: Float[Tensor, "agent 2"]) -> Task:
         lot = Draws.of(seed, self.agents).uniform("noise", 0, 2, torch.float64)
         group = torch.arange(self.agents) % len(TARGETS)
         target = torch.tensor(TARGETS, dtype=torch.float64)[group]
@@ -83,7 +86,7 @@ class target_localization:
         heading = torch.stack((angle.cos(), angle.sin()), 1)
         stream = Bearings(
             target=target,
-            position=self._position(seed),
+            position=position,
             drift=self.drift * heading,
             jump=self.jump * heading,
             direction_noise=_between(self.direction_noise, lot[:, 0]),

@@ -49,12 +49,14 @@ class AgentOrder:
         return AgentOrder(order, order.argsort())
 
     def reordered(self, scene: Scene) -> Scene:
-        """The scene with its agents in this order."""
+        """The scene with its agents in this order: also what is known exactly, if it can be divided."""
         task = scene.task
         assert isinstance(scene.graph, Graph) and isinstance(task.stream, Divisible)  # checked in `of`
         own = {name: getattr(task, name) for name in ("step_size", "forgetting", "skip", "groups")}
         own = {name: value for name, value in own.items() if isinstance(value, Tensor | list | tuple)}
         own = {name: torch.as_tensor(value)[self.order] for name, value in own.items()}
+        if isinstance(task.exact, Divisible):
+            own["exact"] = part_of(task.exact, self.order)
         task = replace(task, stream=part_of(task.stream, self.order), **own)
         return replace(scene, task=task, graph=self._graph(scene.graph), positions=None)
 
