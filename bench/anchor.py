@@ -42,7 +42,7 @@ ABLATION: Mapping[str, Any] = {
     "judged on the sample just trained on": rules.anchored(judge="same"),
 }
 FRONTIER: Mapping[str, Any] = {
-    f"z x {factor}": rules.anchored(significance=(2 * factor, 2 * factor, 1.5 * factor), own_significance=1.5 * factor)
+    f"z x {factor}": rules.anchored(significance=(2 * factor, 2 * factor, 1.5 * factor), own_significance=2 * factor)
     for factor in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 }
 

@@ -318,7 +318,9 @@ class Inbox:
 
     def has_fresh(self, on: SampleKind) -> Bool[Tensor, "agent 1"]:
         """Which agents have a new sample of this kind. Items that a fold model has not seen are always new to it."""
-        return {"next": self.fresh, "same": self.trained, "unseen": torch.ones_like(self.fresh)}[on]
+        if on == "unseen":
+            return torch.ones_like(self.fresh)
+        return self.fresh if on == "next" else self.trained
 
     def of_fresh(self, loss: Float[Tensor, "agent several"], on: SampleKind) -> Float[Tensor, "agent several"]:
         """The losses of agents that have a new sample; infinite for the others.

@@ -31,6 +31,7 @@ from varangian.rules.comparison import (
     compare,
     confidence,
     constants,
+    stored,
     unit_after,
 )
 from varangian.rules.cross_fitted import cross_fitted
@@ -65,8 +66,8 @@ class Candidate(NamedTuple):
 
     models: Models
     weights: Table | None
-    anyone: Bool[Tensor, "agent 1"]
-    """Whether there is anyone to go to."""
+    nobody: Bool[Tensor, "agent 1"]
+    """Whether there is nobody to go to."""
 
 
 class Measure(NamedTuple):
@@ -199,12 +200,12 @@ class anchored:
             candidate, compared = self._of_neighbours(inbox, measure, state.compared)
         else:
             models, weights, inner, _ = self.rule.combine(inbox, state.inner)
-            candidate = Candidate(torch.where(finite_rows(models), models, inbox.anchor), weights, known)
+            candidate = Candidate(torch.where(finite_rows(models), models, inbox.anchor), weights, ~known)
         models, way, leash, distance = self._on_leash(inbox, candidate, measure, newest, state)
         weights = candidate.weights
         if weights is not None:
             weights = weights * way
-            weights[:, :1] += 1 - way
+            weights[:, :1].add_(1 - way)
         after = Memory(unit, leash, distance, compared, inner)
         return Combined(torch.where(known, models, inbox.own), weights, after)
 
@@ -212,22 +213,23 @@ class anchored:
         """The mean of those who are not significantly worse than the anchor or the agent's own model, by confidence."""
         loss, scales = inbox.loss(self.judge), len(self.scales)
 
-        def row(*values: float) -> Float[Tensor, " number"]:
-            return constants(values, loss.dtype, loss.device)
+        def each(*values: float) -> Float[Tensor, "memory 1 1"]:
+            return constants(values, loss.dtype, loss.device)[:, None, None]
 
         excess = measure.excess(loss)
-        seen = excess < math.inf
         # In the last series, the agent's own model takes the place of the anchor.
         counted = excess.clamp(-LARGEST, LARGEST)
-        series = torch.addcmul(counted[:, :, None], counted[:, :1, None], row(*[0.0] * scales, -1.0))
-        pace, compared = compare(series, seen, row(*self.scales, self.scales[-1]), before)
-        slack = accepted(pace, compared, row(*self.significance, self.own_significance))
-        kept = (compared.mean <= slack).all(2) & (excess <= self.sudden)
-        share = confidence(compared.mean[:, :, scales], slack[:, :, scales])
-        share = share.mul_(kept).mul_(row(OWN_SHARE, *[1.0] * (loss.shape[1] - 1)))
+        series = torch.addcmul(counted.T, counted[:, 0], each(*[0.0] * scales, -1.0))
+        pace, compared = compare(series, excess < math.inf, each(*self.scales, self.scales[-1]), before)
+        mean, slack = stored(compared.mean), accepted(pace, compared, each(*self.significance, self.own_significance))
+        share = confidence(mean[scales], slack[scales]).T
+        kept = excess <= self.sudden
+        for fine in (mean[:scales] <= slack[:scales]).unbind():
+            kept &= fine.T
+        share.masked_fill_(kept.logical_not_(), 0.0)[:, :1].mul_(OWN_SHARE)
         total = share.sum(1, keepdim=True)
-        weights = share / total.clamp(min=torch.finfo(total.dtype).tiny)
-        return Candidate(inbox.mix(weights), weights, total > 0), compared
+        weights = share.div_(total.clamp(min=torch.finfo(total.dtype).tiny))
+        return Candidate(inbox.mix(weights), weights, total == 0), compared
 
     def _on_leash(
         self, inbox: Inbox, candidate: Candidate, measure: Measure, newest: Float[Tensor, " agent"], state: Memory
@@ -240,10 +242,11 @@ class anchored:
         both = torch.stack((torch.lerp(anchor, towards, 0.5), towards), 1)
         excess = measure.excess(inbox.model.judge(both, inbox.samples[self.judge]))
         # A comparison with nan is false. A candidate that is too bad to go to counts against later ones.
-        fine, too_bad = (excess <= self.sudden).all(1, keepdim=True), (self.sudden / 2, self.sudden)
-        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device)).mul_(candidate.anyone)
-        w, leash = pull(excess[:, 0], excess[:, 1], self.leash, self.trust, state.leash)
-        usable = fine & candidate.anyone
-        w = w[:, None] * usable
-        distance = state.distance.lerp(distance, newest.clamp(min=DISTANCE_FORGETS).mul_(usable[:, 0]))
-        return torch.lerp(anchor, towards, w), w * share, leash, distance
+        fine, too_bad = excess.amax(1, keepdim=True) <= self.sudden, (self.sudden / 2, self.sudden)
+        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device))
+        half, whole = excess.masked_fill_(candidate.nobody, 0.0).unbind(1)
+        w, leash = pull(half, whole, self.leash, self.trust, state.leash)
+        unusable = fine.logical_not_().logical_or_(candidate.nobody)[:, 0]
+        w = w.masked_fill_(unusable, 0.0)[:, None]
+        newest = newest.clamp(min=DISTANCE_FORGETS).masked_fill_(unusable, 0.0)
+        return torch.lerp(anchor, towards, w), w * share, leash, state.distance.lerp(distance, newest)

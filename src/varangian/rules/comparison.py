@@ -15,7 +15,9 @@ from torch import Tensor
 from varangian.rules.evidence import Kept, Table
 
 Series = Float[Tensor, "agent slot memory"]
-"""One number per neighbour and length of memory."""
+"""One number per neighbour and length of memory, as rules remember it."""
+Stored = Float[Tensor, "memory slot agent"]
+"""The same in the order of storage. Loops over it read memory in order, also when torch compiles them."""
 PerAgent = Float[Tensor, " agent"]
 
 LARGEST = 5.0
@@ -52,20 +54,30 @@ class Compared(NamedTuple):
     """Smoothed differences to a reference, one series per length of memory."""
 
     times: Table
-    """How often each neighbour was compared."""
+    """How often each neighbour was compared; a tiny number stands for never, because it is divided by."""
     mean: Series
     variance: Series
 
     @staticmethod
     def start(table: Table, series: int) -> Compared:
         """Before the first comparison. Tables are stored series by series and slot by slot, as losses are."""
-        blank = table.new_zeros(series, *table.T.shape).permute(2, 1, 0)
-        return Compared(blank[:, :, 0].clone(), blank, blank.clone())
+        blank = remembered(table.new_zeros(series, *table.T.shape))
+        return Compared(blank[:, :, 0].clone().fill_(torch.finfo(table.dtype).tiny), blank, blank.clone())
+
+
+def stored(series: Series) -> Stored:
+    """The series in the order of storage."""
+    return series.permute(2, 1, 0)
+
+
+def remembered(series: Stored) -> Series:
+    """The series with one row per agent."""
+    return series.permute(2, 1, 0)
 
 
 def compare(
-    differences: Series, seen: Kept, memories: Float[Tensor, " memory"], before: Compared
-) -> tuple[Series, Compared]:
+    differences: Stored, seen: Kept, memories: Float[Tensor, "memory 1 1"], before: Compared
+) -> tuple[Stored, Compared]:
     """Smooth the differences. Returns the weight p of the newest one, and what is remembered.
 
     After n comparisons, p = max(ν, 1 / n): a plain mean at first, later a moving average. The squared weights of such a
@@ -73,23 +85,25 @@ def compare(
     """
     heard = seen.to(differences.dtype)
     times = before.times + heard
-    pace = torch.maximum((heard / times.clamp(min=1))[:, :, None], memories * heard[:, :, None])
-    change = differences - before.mean
+    pace = (memories * heard.T).clamp_(min=(heard / times).T)
+    mean = stored(before.mean)
+    change = differences - mean
     step = pace * change
     # Welford's recursion: the variance is no difference of large squares, and never negative.
-    variance = before.variance.addcmul(step, change).mul_(1 - pace)
-    return pace, Compared(times, step.add_(before.mean), variance)
+    variance = stored(before.variance).addcmul(step, change)
+    variance.addcmul_(variance, pace, value=-1)
+    return pace, Compared(times, remembered(step.add_(mean)), remembered(variance))
 
 
-def accepted(pace: Series, compared: Compared, significance: Float[Tensor, " memory"]) -> Series:
+def accepted(pace: Stored, compared: Compared, significance: Float[Tensor, "memory 1 1"]) -> Stored:
     """z standard errors of each mean, and a tie: a mean that is not above this is not significantly worse.
 
     In the unit of the anchor's loss, a variance counts as 1 at most: senders cannot hide behind swings of their loss.
     """
-    return compared.variance.clamp(max=1).mul_(pace).sqrt_().mul_(significance).add_(TIE)
+    return stored(compared.variance).clamp(max=1).mul_(pace).sqrt_().mul_(significance).add_(TIE)
 
 
-def confidence(mean: Table, slack: Table) -> Table:
+def confidence(mean: Float[Tensor, "slot agent"], slack: Float[Tensor, "slot agent"]) -> Float[Tensor, "slot agent"]:
     """1 for means that are not above zero, then less in proportion, and 0 from `slack` on.
 
     >>> confidence(torch.tensor([[-1.0, 0.0, 0.5, 2.0]]), torch.ones(1, 4))
@@ -99,6 +113,6 @@ def confidence(mean: Table, slack: Table) -> Table:
 
 
 @lru_cache(maxsize=64)
-def constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Float[Tensor, " memory"]:
-    """One number per length of memory."""
+def constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Float[Tensor, " number"]:
+    """A few numbers as a tensor, which is made once."""
     return torch.tensor(values, dtype=dtype, device=device)
