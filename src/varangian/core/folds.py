@@ -121,7 +121,7 @@ def fold_sample(parts: Sample) -> FoldSample:
     return FoldSample(parts[:half], parts[half:])
 
 
-FEW_ITEMS = 64
+FEW_ITEMS = 128
 """Up to so many items an agent, folds are used instead of the next sample, where items come again."""
 
 
