@@ -41,7 +41,7 @@ def whole_numbers(values: Any, name: str) -> list[int]:
         raise BadInput(f"{name} must be a list of whole numbers, but has shape {tuple(getattr(values, 'shape', ()))}")
     kind = str(getattr(values, "dtype", "")).removeprefix("torch.")
     if kind.startswith(("int", "uint")):  # an array or a tensor: no call for each number
-        values = values.tolist()
+        values = getattr(values, "tolist", lambda: values)()
     if isinstance(values, list | tuple) and set(map(type, values)) <= {int}:
         return list(values)
     return [whole_number(value, f"each of {name}") for value in values]

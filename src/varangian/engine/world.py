@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from varangian.core.scene import Byzantine, Scene, choose_byzantine
 from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import TEST_LOSS, Divisible, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
-from varangian.engine.compute.agent_order import AgentOrder
+from varangian.engine.compute.agent_order import AgentOrder, Measure
 from varangian.engine.compute.choice import executor_for, with_threads
 from varangian.engine.executor import Executor
 from varangian.engine.triggers import trigger_test
@@ -176,7 +176,8 @@ def prepare(
         return torch.cat(of_seed)[:, None].to(device)
 
     skip = column("skip")
-    in_order = agent_order is None or isinstance(scenes[0].task.exact, Divisible)
+    exact: Any = scenes[0].task.exact
+    exact_order = None if isinstance(exact, Divisible) else agent_order
     return World(
         task=tasks[0],
         seeds=tuple(seeds),
@@ -193,7 +194,7 @@ def prepare(
         is_byzantine=is_byzantine.to(device),
         is_normal=~is_byzantine.to(device)[:, None],
         listening=~is_byzantine.to(device)[:, None] | byzantine_listen,
-        exact_at=exact_at if in_order else lambda round: agent_order.wrap_measure(exact_at(round)),
+        exact_at=exact_at if exact_order is None else partial(_measure_at, exact_at, exact_order),
         held_out=held_out if agent_order is None else agent_order.wrap_measure(held_out),
         tested=tested if agent_order is None else agent_order.wrap_measure(tested),
         step_size=column("step_size"),
@@ -207,6 +208,10 @@ def prepare(
         execution=execution,
         executor=executor,
     )
+
+
+def _measure_at(exact_at: Callable[[int], Measure], order: AgentOrder, round: int) -> Measure:
+    return order.wrap_measure(exact_at(round))
 
 
 def judging_model(given: Model, placed: Model, judge_dtype: str | None, execution: Execution) -> Model:

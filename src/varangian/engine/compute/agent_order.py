@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,8 +56,9 @@ class AgentOrder:
         own = {name: getattr(task, name) for name in ("step_size", "forgetting", "skip", "groups")}
         own = {name: value for name, value in own.items() if isinstance(value, Tensor | list | tuple)}
         own = {name: torch.as_tensor(value)[self.order] for name, value in own.items()}
-        if isinstance(task.exact, Divisible):
-            own["exact"] = part_of(task.exact, self.order)
+        exact: Any = task.exact
+        if isinstance(exact, Divisible):
+            own["exact"] = exact.part(self.order)
         task = replace(task, stream=part_of(task.stream, self.order), **own)
         return replace(scene, task=task, graph=self._graph(scene.graph), positions=None)
 
