@@ -114,6 +114,5 @@ def hostile_payloads(mode: str, shop: Workshop) -> list[bytes]:
 
 
 def flooding_payloads(shop: Workshop) -> list[bytes]:
-    """What a flood consists of: the smaller half of all that is hostile."""
-    payloads = sorted(hostile_payloads("flood", shop), key=len)
-    return payloads[: len(payloads) // 2]
+    """What a flood consists of: small payloads, so that as many as possible fit through the network."""
+    return [b"", os.urandom(64), *_wrong_shapes(shop)]
