@@ -10,6 +10,7 @@ import torch
 
 from varangian import BadInput, studies
 from varangian.agent.config import AgentConfig, as_toml, host_and_port, learns, read_config, share_of
+from varangian.core.folds import FEW_ITEMS
 from varangian.core.optimisers import adam
 from varangian.rules.anchored import anchored
 from varangian.rules.cross_fitted import cross_fitted
@@ -116,16 +117,17 @@ def test_what_is_wrong_is_said_in_one_line(text: str, says: str, tmp_path: Path)
 FEW = """
 import torch
 from varangian import Task
+from varangian.core.folds import FEW_ITEMS
 
 def task(items):
     data = [(torch.zeros(items, 2), torch.zeros(items, 1))]
     return Task.supervised(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss, data, batch=4)
 
 def few():
-    return task(64)
+    return task(FEW_ITEMS)
 
 def many():
-    return task(65)
+    return task(FEW_ITEMS + 1)
 """
 
 
@@ -134,8 +136,8 @@ def many():
     [
         ("few", "", cross_fitted()),
         ("many", "", anchored()),
-        ("few", "rounds = 31\n", anchored()),
-        ("few", "rounds = 32\n", cross_fitted()),
+        ("few", f"rounds = {FEW_ITEMS // 2 - 1}\n", anchored()),
+        ("few", f"rounds = {FEW_ITEMS // 2}\n", cross_fitted()),
     ],
 )
 def test_with_few_items_anchored_is_the_rule_that_a_simulation_takes(

@@ -57,14 +57,16 @@ def waited(step: Lockstep, post: Post, round: int) -> tuple[set[str], float]:
     return heard, pytest.approx(post.now - began, abs=0.11)
 
 
-def test_a_neighbour_is_waited_for_until_the_deadline(post: Post) -> None:
+def test_a_neighbour_is_waited_for_until_the_deadline(post: Post, caplog: pytest.LogCaptureFixture) -> None:
     step = lockstep(post)
     post.send(0.0, "a", 0)
     post.send(9.0, "b", 0)
     assert waited(step, post, 0) == ({"a", "b"}, 9.0)
+    assert not caplog.records
     post.send(9.0, "a", 1)
     post.send(19.5, "b", 1)
     assert waited(step, post, 1) == ({"a"}, DEADLINE)
+    assert "goes on without b in round 1: not heard for 10 s" in caplog.text
 
 
 def test_a_neighbour_that_has_left_delays_the_others_once_and_is_waited_for_when_it_is_back(post: Post) -> None:

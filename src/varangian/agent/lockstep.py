@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from threading import Event
 from varangian.agent.mailbox import Mailbox, Received
 from varangian.agent.message import Reason
 from varangian.agent.transport import Transport
+
+log = logging.getLogger(__name__)
 
 LOOK = 0.05
 """Seconds between looks at who has connected, and at whether to stop."""
@@ -60,6 +63,13 @@ class Lockstep:
                 return heard
             if time.monotonic() - began > self.deadline:
                 self.missed |= dict.fromkeys(missing, round)
+                log.warning(
+                    "goes on without %s in round %d: not heard for %g s",
+                    ", ".join(missing),
+                    round,
+                    self.deadline,
+                    extra={"event": "deadline", "round": round},
+                )
                 return heard
             self.mailbox.wait(LOOK)
 
