@@ -44,7 +44,7 @@ def measured(agents: int, rounds: int) -> Row:
     cpu = used.ru_utime + used.ru_stime
     return {
         "agents": agents,
-        "rounds": rounds,
+        "played": rounds,
         "seconds": seconds,
         "CPU seconds": cpu,
         "GiB": used.ru_maxrss / 2**20,

@@ -162,7 +162,7 @@ def test_a_run_on_a_cluster_drops_what_only_this_process_needs(monkeypatch: pyte
     [
         ("threads = 0", ["threads", "at least 1", "0"]),
         ("threads = true", ["threads", "a whole number", "True"]),
-        ('compile = "yes"', ["compile", "'yes'", "auto, on, off"]),
+        ('compile = "yes"', ["compile", "'yes'", "auto, off, on"]),
         ("compile = 1", ["compile", "text", "1"]),
         ("memory = 1.5", ["memory", "text", "1.5"]),
         ('memory = "lots"', ["memory", "'lots'"]),

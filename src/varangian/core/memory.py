@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from functools import cache
 
 import torch
@@ -35,6 +37,16 @@ def check_fits(
     if needed > most:
         hint += ", or allow more memory" if budget is not None else ""
         raise BadInput(f"{what} needs about {_gib(needed)} of memory, but only {_gib(most)} is available; {hint}")
+
+
+def give_back() -> None:
+    """Give freed memory back to the operating system, where the C library can do that (glibc).
+
+    Threads that work on blocks leave much of it behind, and what comes next would be added to it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _held(device: torch.device) -> int:

@@ -33,8 +33,11 @@ def in_percent(metric: str) -> bool:
     return "accuracy" in metric or metric == SUCCESS
 
 
-def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
-    """The record of a run as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot)."""
+def labelled(world: World, recorder: Recorder, seconds: float, empty: bool = False) -> xr.Dataset:
+    """The record of a run as an xarray Dataset with dimensions seed × round × agent (and epoch, snapshot, slot).
+
+    With `empty`, the recorder is emptied on the way, so that its numbers are never held twice.
+    """
     senders = None
     if recorder.weights:
         wiring = world.wiring(0)
@@ -42,7 +45,7 @@ def labelled(world: World, recorder: Recorder, seconds: float) -> xr.Dataset:
     # Results list agents by number, even if they were reordered in memory.
     place = slice(None) if world.agent_order is None else world.agent_order.place
     is_byzantine = world.is_byzantine.cpu()[place]
-    return dataset(world.scenes, world.seeds, is_byzantine, recorder, senders, seconds, place)
+    return dataset(world.scenes, world.seeds, is_byzantine, recorder, senders, seconds, place, empty)
 
 
 def dataset(
@@ -53,6 +56,7 @@ def dataset(
     senders: Int[Tensor, "agent slot"] | None,
     seconds: float,
     place: slice | Int[Tensor, " agent"] = slice(None),
+    empty: bool = False,
 ) -> xr.Dataset:
     """The record of networks side by side, one per seed, as an xarray Dataset.
 
@@ -64,6 +68,7 @@ def dataset(
         senders: Whom each slot hears, if weights were recorded.
         seconds: How long the run took.
         place: The position of each agent in the record. By default agents are in order.
+        empty: Empty the recorder on the way.
 
     Returns:
         A dataset with dimensions seed, round and agent (and epoch, snapshot and slot).
@@ -74,9 +79,12 @@ def dataset(
         ordered = torch.empty((len(rows), *rows[0].shape), dtype=rows[0].dtype)
         for into, row in zip(ordered, rows, strict=True):  # no second copy of all rows is held
             into.copy_(row.cpu()[place])
-        return ordered.view(len(rows), seeds, agents, *ordered.shape[2:]).transpose(0, 1).numpy()
+        if empty:
+            rows.clear()
+        return ordered.view(len(ordered), seeds, agents, *ordered.shape[2:]).transpose(0, 1).numpy()
 
     data: dict[str, Any] = {}
+    evaluated, slots = bool(recorder.held_out), recorder.weights[0].shape[1] if recorder.weights else 0
     for name, rows in recorder.streaming.items():
         data[name] = (("seed", "round", "agent"), by_seed(rows))
     for name, rows in recorder.held_out.items():
@@ -97,11 +105,11 @@ def dataset(
     names = [scene.task.names for scene in scenes]
     if names[0] is not None and all(of_seed == names[0] for of_seed in names):
         coords["name"] = ("agent", np.asarray(names[0], dtype=str))
-    if recorder.held_out:
+    if evaluated:
         coords["epoch"] = recorder.epochs
-    if recorder.weights:
+    if slots:
         coords["snapshot"] = recorder.weight_rounds
-        coords["slot"] = np.arange(recorder.weights[0].shape[1])
+        coords["slot"] = np.arange(slots)
     return xr.Dataset(data, coords)
 
 

@@ -16,6 +16,7 @@ from varangian.core.checks import shown
 from varangian.core.errors import BadInput
 from varangian.core.folds import few_and_repeated
 from varangian.core.graph import AnyGraph, Graph, TimeVarying
+from varangian.core.memory import give_back
 from varangian.core.scene import Byzantine, Scene
 from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Task
@@ -26,6 +27,7 @@ from varangian.engine.callbacks import Callback
 from varangian.engine.check import check_run, check_schedule
 from varangian.engine.cluster import Engine, chosen
 from varangian.engine.cluster.run import Job, on_cluster
+from varangian.engine.compute.agent_order import LARGE
 from varangian.engine.compute.choice import with_compiling
 from varangian.engine.compute.memory import check_memory
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
@@ -138,6 +140,8 @@ def simulate(
             check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
             world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
             mark = fingerprint(world, rule, attack, rounds, how)
+            if world.agents >= LARGE:
+                give_back()
         keep = trained.kept(world.start.numel() * len(numbers), how.save_models)
         if resume and file and (found := finished(file, mark, some if keep else ())) is not None:
             parts.append(found)
@@ -207,7 +211,10 @@ def run(
             for callback in callbacks:
                 callback.end(world, state)
         with watch.phase("recording"):
-            measured = results.labelled(world, recorder, time.perf_counter() - began)
+            large = world.agents >= LARGE
+            if large:
+                give_back()
+            measured = results.labelled(world, recorder, time.perf_counter() - began, empty=large)
             models = final_models(world, state) if keep_models else None
         result = Result.of(measured.assign_attrs(fingerprint=saver.mark), models)
     with watch.phase("writing"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from torch import Tensor
 
 import varangian
 from varangian import Graph, Task, attacks, rules, studies
+from varangian.core.cpp.build import has_compiler
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
 from varangian.core.messages import HonestMessages, deliver
@@ -36,7 +35,7 @@ from varangian.engine.world import World, prepare
 from varangian.rules.evidence import Smoothed
 
 pytestmark = pytest.mark.skipif(
-    sys.platform == "win32" or shutil.which(os.environ.get("CXX") or build.compiler()) is None,
+    sys.platform == "win32" or not has_compiler(),
     reason="there is no C++ compiler that knows vectors",
 )
 
