@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,12 @@ from varangian.core.task import Task
 
 Byzantine = int | float | Sequence[int]
 """The number of Byzantine agents (drawn by seed), or their share between 0 and 1, or a list of them."""
+
+
+class PerNetwork(NamedTuple):
+    """Byzantine agents that differ from network to network, for networks side by side."""
+
+    of: tuple[Byzantine, ...]
 
 
 @dataclass(frozen=True, eq=False)

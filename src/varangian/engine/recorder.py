@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -86,6 +87,34 @@ class Recorder:
             self.weight_rounds.append(done)
             self.weights.append(seen.wiring.join_tables(weights))
 
+    def part(self, agents: slice) -> Recorder:
+        """The record of some agents so far, for those who look at it while recording goes on. Nothing is copied."""
+        return replace(
+            self,
+            streaming={name: _Rows(rows, agents) for name, rows in self.streaming.items()},
+            held_out={name: _Rows(rows, agents) for name, rows in self.held_out.items()},
+            weights=_Rows(self.weights, agents),
+        )
+
+    def split(self, parts: int) -> list[Recorder]:
+        """The records of so many parts of the network, each with the same number of agents."""
+
+        def split_rows(rows: list[Tensor]) -> list[list[Tensor]]:
+            return [list(part) for part in torch.stack(rows).chunk(parts, 1)] if rows else [[] for _ in range(parts)]
+
+        streaming = {name: split_rows(rows) for name, rows in self.streaming.items()}
+        held_out = {name: split_rows(rows) for name, rows in self.held_out.items()}
+        weights = split_rows(self.weights)
+        return [
+            replace(
+                self,
+                streaming={name: of_parts[part] for name, of_parts in streaming.items()},
+                held_out={name: of_parts[part] for name, of_parts in held_out.items()},
+                weights=weights[part],
+            )
+            for part in range(parts)
+        ]
+
     def so_far(self) -> Recorder:
         """A copy of the record, for another thread that reads it while recording goes on."""
         return Recorder(
@@ -151,6 +180,21 @@ def recording_plan(scenes: Sequence[Scene], rounds: int, every: int | None) -> t
 
 def _first(rounds: list[int], done: int) -> list[int]:
     return [round for round in rounds if round <= done]
+
+
+class _Rows(list[Tensor]):
+    """Rows of a record, cut to some agents when they are looked at."""
+
+    def __init__(self, rows: list[Tensor], agents: slice) -> None:
+        super().__init__(rows)
+        self.agents = agents
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return _Rows(found, self.agents) if isinstance(place, slice) else found[self.agents]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (row[self.agents] for row in super().__iter__())
 
 
 def _append(columns: dict[str, list[Tensor]], measured: Measured) -> None:

@@ -182,6 +182,43 @@ def run(
         resume: Whether to continue from the checkpoint, if there is one.
         keep_models: Whether the result holds the final models.
     """
+    state, seconds = play_rounds(world, rule, attack, rounds, recorder, callbacks, saver, watch, resume)
+    with watch.phase("recording"):
+        large = world.agents >= LARGE
+        if large:
+            give_back()
+        measured = results.labelled(world, recorder, seconds, empty=large)
+        models = final_models(world, state) if keep_models else None
+    result = Result.of(measured.assign_attrs(fingerprint=saver.mark), models)
+    with watch.phase("writing"):
+        saver.discard()
+    return result
+
+
+def play_rounds(
+    world: World,
+    rule: Rule[Any],
+    attack: Attack[Any],
+    rounds: int,
+    recorder: Recorder,
+    callbacks: Sequence[Callback],
+    saver: checkpoints.Saver,
+    watch: Stopwatch,
+    resume: bool,
+) -> tuple[State, float]:
+    """Play all rounds of a world; returns the last state, and how many seconds it took. The arguments are as in `run`.
+
+    Args:
+        world: The network.
+        rule: How agents combine what they hear.
+        attack: What Byzantine agents send.
+        rounds: How many rounds to run.
+        recorder: Keeps what is measured.
+        callbacks: Watch the run.
+        saver: Writes checkpoints.
+        watch: Measures the phases inside the rounds.
+        resume: Whether to continue from the checkpoint.
+    """
     world = attacked(world, attack)
     with torch.no_grad(), world.execution.applied():
         loaded = saver.load(lambda round: begin(world, rule, attack, round), recorder) if resume else None
@@ -210,16 +247,7 @@ def run(
         finally:
             for callback in callbacks:
                 callback.end(world, state)
-        with watch.phase("recording"):
-            large = world.agents >= LARGE
-            if large:
-                give_back()
-            measured = results.labelled(world, recorder, time.perf_counter() - began, empty=large)
-            models = final_models(world, state) if keep_models else None
-        result = Result.of(measured.assign_attrs(fingerprint=saver.mark), models)
-    with watch.phase("writing"):
-        saver.discard()
-    return result
+        return state, time.perf_counter() - began
 
 
 def suited(rule: Rule[Any], task: Task, rounds: int) -> Rule[Any]:

@@ -21,11 +21,11 @@ from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.folds import Folds, FoldSampler, fold_sample
 from varangian.core.graph import Graph
 from varangian.core.ground_truth import Risk
-from varangian.core.layout import FEW, by_column
+from varangian.core.layout import FEW, by_column, joined
 from varangian.core.models.base import Model, Models, Sample
 from varangian.core.models.cuda_graphs import graphed
 from varangian.core.models.low_precision import LowPrecision
-from varangian.core.scene import Byzantine, Scene, choose_byzantine
+from varangian.core.scene import Byzantine, PerNetwork, Scene, choose_byzantine
 from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import TEST_LOSS, Divisible, PerAgent, Stream, Task, loss_alone, round_by_round, side_by_side
 from varangian.core.wiring import Wiring, check_size, wirer
@@ -124,7 +124,7 @@ class World:
 def prepare(
     scenes: Sequence[Scene],
     seeds: Sequence[int],
-    byzantine: Byzantine,
+    byzantine: Byzantine | PerNetwork,
     execution: Execution = DEFAULT,
     dtype: torch.dtype = torch.float32,
     judge_dtype: str | None = None,
@@ -134,7 +134,7 @@ def prepare(
     """Put the scenes side by side, one for each seed, and choose the Byzantine agents.
 
     Args:
-        scenes: One network for each seed.
+        scenes: One network for each seed. A scene that stands there several times has the same samples each time.
         seeds: The seeds.
         byzantine: The number of Byzantine agents in each network, or their share, or a list of them.
         execution: Where to compute, and how much of the machine to use.
@@ -148,7 +148,8 @@ def prepare(
         if isinstance(scene.graph, Graph):
             check_size(scene.graph, scene.task.agents)
     draws = [Draws.of(seed, agents) for seed in seeds]
-    chosen = [choose_byzantine(byzantine, scene, draw) for scene, draw in zip(scenes, draws, strict=True)]
+    each = byzantine.of if isinstance(byzantine, PerNetwork) else [byzantine] * len(scenes)
+    chosen = [choose_byzantine(*of_network) for of_network in zip(each, scenes, draws, strict=True)]
     is_byzantine = torch.zeros(agents * len(seeds), dtype=torch.bool)
     for place, who in enumerate(chosen):
         is_byzantine[place * agents + who] = True
@@ -163,7 +164,8 @@ def prepare(
     wiring = wirer([scene.graph for scene in reordered], agents, is_byzantine, device)
     execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
     executor = executor_for(execution, watch or Stopwatch())
-    tasks = [placed(scene.task, execution) for scene in reordered]
+    on_device = {id(scene): placed(scene.task, execution) for scene in reordered}
+    tasks = [on_device[id(scene)] for scene in reordered]
     exact_at = round_by_round([task.exact for task in tasks if task.exact is not None], agents, dtype)
     held_out = side_by_side([task.held_out for task in tasks if task.held_out is not None], agents, dtype)
     tested = side_by_side([loss_alone(task.tested) for task in tasks if task.tested is not None], agents, dtype)
@@ -302,11 +304,19 @@ def sampler(
     streams: Sequence[Stream], draws: Sequence[Draws], dtype: torch.dtype, executor: Executor
 ) -> Callable[[int], Sample]:
     """A function from the round to its sample, for several networks side by side. Small samples are prefetched."""
-    draw = executor.drawer(streams, draws, dtype)
-    numbers = sum(part.numel() for part in draw(0, 1))
-    return prefetched(
-        lambda start, rounds: list(zip(*draw(start, rounds), strict=True)), max(1, min(512, 2**18 // numbers))
-    )
+    # The same networks may be there several times, for several cases. Their samples are drawn once.
+    networks = [(id(stream), int(own.seed[0])) for stream, own in zip(streams, draws, strict=True)]
+    some = len({*networks})
+    cases = len(networks) // some if networks == networks[:some] * (len(networks) // some) else 1
+    some = len(networks) // cases
+    draw = executor.drawer(streams[:some], draws[:some], dtype)
+    numbers = cases * sum(part.numel() for part in draw(0, 1))
+
+    def of_rounds(start: int, rounds: int) -> list[Sample]:
+        drawn = (joined([part] * cases, rows=1) for part in draw(start, rounds))
+        return list(zip(*drawn, strict=True))
+
+    return prefetched(of_rounds, max(1, min(512, 2**18 // numbers)))
 
 
 def fold_sampler(

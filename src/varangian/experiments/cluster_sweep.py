@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster: one task per cell. The process that started the sweep saves the results."""
+"""A sweep on a Ray cluster: one task per group of cells. The process that started the sweep saves the results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from varangian.engine.cluster.ray_cluster import RayCluster
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.process_pool import Lost
 from varangian.engine.simulated import Result
-from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, found, keep, play
+from varangian.experiments.cells import Cell, Watcher, cells, found, keep
 from varangian.experiments.config import Plan
+from varangian.experiments.groups import Group, groups_of, play_group
 
 
 def spread(
@@ -65,42 +66,56 @@ def spread(
             for watcher in watchers:
                 watcher.finish(cell, result)
 
-    for key, (first, *_) in alike.items():
-        if resume and (finished := found(plan, folder, first)) is not None:
-            started(first)
+    known = {first.key: found(plan, folder, first) if resume else None for first, *_ in alike.values()}
+    groups = groups_of(plan)
+    left = [group for group in groups if any(known[cell.key] is None for cell in group.cells)]
+    for cell in (cell for group in groups if group not in left for cell in group.cells):
+        if (finished := known[cell.key]) is not None:
+            started(cell)
             advance(of_cell)
-            finish(key, finished)
-    left = [first for key, (first, *_) in alike.items() if key not in done]
+            finish(cell.key, finished)
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        for cell in left if not resume else ():
-            shutil.rmtree(folder / cell.key, ignore_errors=True)
+        for key in (key for group in left for key in (group.key, *(cell.key for cell in group.cells)) if not resume):
+            shutil.rmtree(folder / key, ignore_errors=True)
+    by_key = {group.key: group for group in left}
+
+    def begun(group: Group) -> None:
+        for cell in group.cells:
+            started(cell)
+
     with cluster.connected(), progress_board(of_cell, advance) as reader:
 
         def look() -> None:
-            running = {alike[key][0]: rounds for key, rounds in reader.look().items()}
+            running = {
+                cell: rounds // len(by_key[key].cells)
+                for key, rounds in reader.look().items()
+                for cell in by_key[key].cells
+            }
             for watcher in watchers:
                 watcher.follow(running)
 
         work = partial(_play, plan, folder and folder.resolve(), reader.board)
-        with closing(in_tasks(work, left, cluster, started, look)) as finishing:
-            for cell, came in finishing:
+        with closing(in_tasks(work, left, cluster, begun, look)) as finishing:
+            for group, came in finishing:
                 if isinstance(came, Lost):
-                    raise BadInput(f"{cell}: {came}; finished cells are kept")
+                    raise BadInput(f"{group}: {came}; finished cells are kept")
+                reader.finish(group.key, len(group.cells))
+                for cell, result in zip(group.cells, came, strict=True):
+                    if folder and known[cell.key] is None:
+                        keep(result, folder, cell)
+                    finish(cell.key, known[cell.key] or result)
                 if folder:
-                    keep(came, folder, cell)
-                reader.finish(cell.key)
-                finish(cell.key, came)
+                    shutil.rmtree(folder / group.key, ignore_errors=True)
     return done
 
 
-def _play(plan: Plan, folder: Path | None, writers_board: Any, cell: Cell) -> Result:
-    """Run a cell on one core.
+def _play(plan: Plan, folder: Path | None, writers_board: Any, group: Group) -> list[Result]:
+    """Run a group of cells on one core.
 
-    If this machine can access the run folder, an interrupted cell saves a checkpoint there, and a cell continues from
+    If this machine can access the run folder, an interrupted group saves a checkpoint there, and a group continues from
     a checkpoint that another process saved.
     """
     torch.set_num_threads(1)
     near = folder if folder is not None and folder.is_dir() else None
-    counter = SeedsProgress(Writer(writers_board, cell.key))
-    return play(plan, cell, near, resume=near is not None, callbacks=[counter])
+    return play_group(plan, group, near, near is not None, {}, Writer(writers_board, group.key))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from varangian.engine.about import about_plan
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.simulated import Result
-from varangian.experiments.cells import Cell, SeedsProgress, Watcher, cells, found, keep, play
+from varangian.experiments.cells import Cell, Watcher, cells, found, keep
 from varangian.experiments.cluster_sweep import spread
 from varangian.experiments.config import Plan
+from varangian.experiments.groups import Group, groups_of, play_group
 
 
 def sweep(
@@ -49,29 +51,39 @@ def sweep(
     if cluster is not None and cluster.shards == 1:
         done = spread(plan, folder, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
         return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
+    groups = [Group((cell,)) for cell in cells(plan)] if cluster is not None else groups_of(plan, scene=scene)
+    first = {cell.key: (cell, group) for group in reversed(groups) for cell in group.cells}
     with nullcontext() if cluster is None else cluster.connected():
         for cell in cells(plan):
-            begin(cell)
-            watching = [callback for watcher in watchers for callback in watcher.begin(cell)]
-            callbacks = [SeedsProgress(advance), *watching]
-            if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
-                callbacks = [Progress(_followed(cell, advance, watchers))]
+            one, group = first[cell.key]
             if cell.key not in done:
-                done[cell.key] = _run(plan, cell, folder, resume, advance, callbacks, cluster, scene)
-            else:
+                watching = {cell: _begun(cell, begin, watchers) for cell in group.cells}
+                if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
+                    watching = {cell: [Progress(_followed(cell, watchers))] for cell in group.cells}
+                done |= _run(plan, group, folder, resume, advance, watching, cluster, scene)
+                for each in group.cells:
+                    for watcher in watchers:
+                        watcher.finish(each, done[each.key])
+            elif cell != one:  # the same run under another name
+                _begun(cell, begin, watchers)
                 advance(plan.study.rounds * plan.seeds)
-            for watcher in watchers:
-                watcher.finish(cell, done[cell.key])
+                for watcher in watchers:
+                    watcher.finish(cell, done[cell.key])
     return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
 
 
-def _followed(cell: Cell, advance: Callable[[int], object], watchers: Sequence[Watcher]) -> Callable[[int], object]:
+def _begun(cell: Cell, begin: Callable[[Cell], object], watchers: Sequence[Watcher]) -> list[Callback]:
+    """Tell that a cell begins; returns what follows its rounds."""
+    begin(cell)
+    return [callback for watcher in watchers for callback in watcher.begin(cell)]
+
+
+def _followed(cell: Cell, watchers: Sequence[Watcher]) -> Callable[[int], object]:
     played = 0
 
     def more(rounds: int) -> None:
         nonlocal played
         played += rounds
-        advance(rounds)
         for watcher in watchers:
             watcher.follow({cell: played})
 
@@ -80,21 +92,29 @@ def _followed(cell: Cell, advance: Callable[[int], object], watchers: Sequence[W
 
 def _run(
     plan: Plan,
-    cell: Cell,
+    group: Group,
     folder: Path | None,
     resume: bool,
     advance: Callable[[int], object],
-    callbacks: Sequence[Callback],
+    callbacks: Mapping[Cell, Sequence[Callback]],
     cluster: RayCluster | None,
     scene: Scene | None,
-) -> Result:
-    if resume and (finished := found(plan, folder, cell)) is not None:
-        advance(plan.study.rounds * plan.seeds)
-        return finished
-    result = play(plan, cell, folder, resume, callbacks, cluster, scene)
+) -> dict[str, Result]:
+    """The results of a group by the keys of its cells. What is found in the folder stays as it is."""
+    done = {cell.key: known for cell in group.cells if resume and (known := found(plan, folder, cell)) is not None}
+    if len(done) == len(group.cells):
+        advance(plan.study.rounds * plan.seeds * len(group.cells))
+        return done
+    for cell, result in zip(
+        group.cells, play_group(plan, group, folder, resume, callbacks, advance, cluster, scene), strict=True
+    ):
+        if cell.key not in done:
+            done[cell.key] = result
+            if folder:
+                keep(result, folder, cell)
     if folder:
-        keep(result, folder, cell)
-    return result
+        shutil.rmtree(folder / group.key, ignore_errors=True)
+    return done
 
 
 def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:

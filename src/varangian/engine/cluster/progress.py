@@ -73,10 +73,10 @@ class Reader:
                 self.advance(rounds - self.running.get(name, 0))
                 self.running[name] = rounds
 
-    def finish(self, name: str) -> None:
-        """Mark a cell as finished, even if the board has older numbers."""
+    def finish(self, name: str, cells: int = 1) -> None:
+        """Mark a cell, or several that share a run, as finished, even if the board has older numbers."""
         self.finished.add(name)
-        self.advance(self.rounds - self.running.pop(name, 0))
+        self.advance(self.rounds * cells - self.running.pop(name, 0))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,11 @@ from varangian.engine.device import chosen_device, seeds_at_once
 from varangian.engine.process_pool import Lost, in_processes
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
+from varangian.engine.side_by_side import Case, simulate_cases
 from varangian.engine.state import State
 from varangian.engine.world import World
 from varangian.experiments.cells import Cell, SeedsProgress
+from varangian.experiments.groups import Counted, Group, attack_of, groups_of
 from varangian.experiments.summary import headline
 from varangian.experiments.tournament.entries import Contest
 from varangian.experiments.tournament.log import Key, Ledger, Played
@@ -40,13 +42,15 @@ class OnlyTheEnd:
     """Makes a recorder of the last round record everything that `results.final` needs, and no weights."""
 
     rounds: int
+    cases: int = 1
+    """How many cells share the run."""
 
     def start(self, world: World, state: State, rounds: int) -> None: ...
 
     def round(self, world: World, state: State, recorder: Recorder) -> None:
         recorder.snapshots = 0
         if state.round >= self.rounds - max(1, self.rounds // 5):
-            recorder.every = max(1, world.agents * self.rounds // 10**7)
+            recorder.every = max(1, world.agents // self.cases * self.rounds // 10**7)
 
     def end(self, world: World, state: State) -> None: ...
 
@@ -79,6 +83,32 @@ def play(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = (), clust
         where = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.lineno}"
         return Played(problem=f"failed: {type(error).__name__}: {_one_line(error)} ({place})")
+
+
+def play_group(contest: Contest, group: Group, advance: Callable[[int], object] = lambda rounds: None) -> list[Played]:
+    """Run the cells of a group side by side. If they fail together, each runs alone."""
+
+    def alone(cell: Cell) -> Played:
+        return play(contest, cell, [SeedsProgress(advance)])
+
+    if len(group.cells) == 1:
+        return list(map(alone, group.cells))
+    plan, counted = contest.plan, Counted(advance)
+    attacks = [attack_of(contest.attack, cell) for cell in group.cells]
+    try:
+        found = simulate_cases(
+            plan.study,
+            contest.rule(group.cells[0].rule),
+            [Case(a, cell.byzantine) for a, cell in zip(attacks, group.cells, strict=True) if a is not None],
+            rounds=contest.rounds,
+            seeds=plan.seeds,
+            callbacks=[OnlyTheEnd(contest.rounds, len(group.cells)), SeedsProgress(counted)],
+            **{**asdict(plan.options), "record_every": contest.rounds, "save_models": False},
+        )
+        return [Played(tuple(results.summary(result))) for result in found]
+    except Exception:
+        counted.undo()
+        return list(map(alone, group.cells))
 
 
 def _one_line(error: Exception) -> str:
@@ -122,7 +152,9 @@ def compete(
     keys = {cell: key_of(contest, cell) for cell in contest.cells}
     done = {cell: ledger.played[key] for cell, key in keys.items() if ledger and key in ledger.played}
     advance(contest.rounds * contest.plan.seeds * len(done))
-    left = [cell for cell in keys if cell not in done]
+    known = groups_of(contest.plan, contest.cells, contest.attack)
+    left = [Group(tuple(cell for cell in group.cells if cell not in done)) for group in known]
+    left = [group for group in left if group.cells]
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
         cluster.check_device(contest.plan.options.device)
@@ -153,48 +185,66 @@ def key_of(contest: Contest, cell: Cell) -> Key:
 
 def _played(
     contest: Contest,
-    cells: Sequence[Cell],
+    groups: Sequence[Group],
     jobs: int,
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
     cluster: RayCluster | None,
 ) -> Generator[tuple[Cell, Played]]:
-    if jobs <= 1:
-        with nullcontext() if cluster is None else cluster.connected():
-            for cell in cells:
+    if cluster is not None:
+        with cluster.connected():
+            for cell in (cell for group in groups for cell in group.cells):
                 begin(cell)
                 yield cell, play(contest, cell, [SeedsProgress(advance)], cluster)
-        return
-    with closing(in_processes(partial(_play_on_one_thread, contest), cells, jobs, begin)) as finishing:
-        for cell, played in finishing:
-            advance(contest.rounds * contest.plan.seeds)
-            yield cell, Played(problem=f"failed: {played}") if isinstance(played, Lost) else played
+    elif jobs <= 1:
+        for group in groups:
+            _begun(begin, group)
+            yield from zip(group.cells, play_group(contest, group, advance), strict=True)
+    else:
+        work = partial(_play_on_one_thread, contest)
+        with closing(in_processes(work, groups, jobs, partial(_begun, begin))) as finishing:
+            for group, played in finishing:
+                advance(contest.rounds * contest.plan.seeds * len(group.cells))
+                yield from _each(group, played)
+
+
+def _begun(begin: Callable[[Cell], object], group: Group) -> None:
+    for cell in group.cells:
+        begin(cell)
+
+
+def _each(group: Group, played: list[Played] | Lost) -> list[tuple[Cell, Played]]:
+    """The cells of a group with their results."""
+    if isinstance(played, Lost):
+        return [(cell, Played(problem=f"failed: {played}")) for cell in group.cells]
+    return list(zip(group.cells, played, strict=True))
 
 
 def _played_elsewhere(
     contest: Contest,
-    cells: Sequence[Cell],
+    groups: Sequence[Group],
     cluster: RayCluster,
     begin: Callable[[Cell], object],
     advance: Callable[[int], object],
 ) -> Generator[tuple[Cell, Played]]:
-    """Run the cells on a Ray cluster, one task per cell."""
+    """Run the cells on a Ray cluster, one task per group."""
     with cluster.connected(), progress_board(contest.rounds * contest.plan.seeds, advance) as reader:
         work = partial(_play_and_tell, contest, reader.board)
-        with closing(in_tasks(work, cells, cluster, begin, reader.look)) as finishing:
-            for cell, played in finishing:
-                reader.finish(cell.key)
-                yield cell, Played(problem=f"failed: {played}") if isinstance(played, Lost) else played
+        with closing(in_tasks(work, groups, cluster, partial(_begun, begin), reader.look)) as finishing:
+            for group, played in finishing:
+                reader.finish(group.key, len(group.cells))
+                yield from _each(group, played)
 
 
-def _play_on_one_thread(contest: Contest, cell: Cell, callbacks: Sequence[Callback] = ()) -> Played:
-    """Run a cell with one thread, because there is one process per core."""
+def _play_on_one_thread(contest: Contest, group: Group) -> list[Played]:
+    """Run a group with one thread, because there is one process per core."""
     torch.set_num_threads(1)
-    return play(contest, cell, callbacks)
+    return play_group(contest, group)
 
 
-def _play_and_tell(contest: Contest, board: Any, cell: Cell) -> Played:
-    return _play_on_one_thread(contest, cell, [SeedsProgress(Writer(board, cell.key))])
+def _play_and_tell(contest: Contest, board: Any, group: Group) -> list[Played]:
+    torch.set_num_threads(1)
+    return play_group(contest, group, Writer(board, group.key))
 
 
 def tally(contest: Contest, done: Mapping[Cell, Played]) -> Standings:
