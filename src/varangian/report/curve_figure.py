@@ -61,7 +61,7 @@ def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
     drawn: dict[str, list[xr.Dataset]] = {}
     for panel in panels:
         ax = axes[panel.row, panel.column]
-        ax.set_title(panel.title, fontsize=10.5)
+        ax.set_title(panel.title, fontsize=10.5, y=1.0)  # otherwise matplotlib measures all ticks to find this place
         for cell in panel.cells:
             rule = str(metrics["rule"].values[cell])
             curve = spread(metrics.isel(cell=cell), metric, group)

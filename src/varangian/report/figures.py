@@ -5,7 +5,6 @@ Figures are made without pyplot, so no window opens and no figure stays in memor
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import numpy as np
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -292,10 +293,14 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
     default method turns rare colours grey.
     """
     png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
-    pixels = io.BytesIO()
-    figure.savefig(pixels, format="png", dpi=150)
-    with Image.open(pixels) as image:
-        few = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    # `savefig` would draw four times, and lay out the figure twice.
+    figure.dpi = 150
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    image = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")  # type: ignore[no-untyped-call]
+    few = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     few.save(png, optimize=True, dpi=(150, 150))
-    figure.savefig(pdf, dpi=200, metadata={"CreationDate": None})
+    figure.set_layout_engine("none")
+    figure.dpi = 200  # of what is drawn as pixels
+    FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
     return [png, pdf]
