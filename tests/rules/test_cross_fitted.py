@@ -22,7 +22,7 @@ from varangian.testing import check_rule
 
 torch.set_num_threads(1)
 
-RULES = [cross_fitted(), cross_fitted(forgetting=1.0, eta=0.0, share=0.0), cross_fitted(folds=2, eta=50.0, share=1.0)]
+RULES = [cross_fitted(), cross_fitted(forgetting=1.0, eta=0.0, slack=9.0), cross_fitted(folds=2, eta=50.0, slack=0.0)]
 
 
 @pytest.mark.parametrize("rule", beyond_defaults(RULES), ids=repr)
@@ -35,7 +35,7 @@ def test_every_rule_keeps_the_contract(rule: Any) -> None:
     [
         ({"folds": 1}, "two folds"),
         ({"eta": -1.0}, "η must be"),
-        ({"share": 1.5}, "share must"),
+        ({"slack": -1.0}, "slack must"),
         ({"forgetting": 0.0}, "ν"),
     ],
 )
@@ -61,16 +61,15 @@ def heard(folds: list[float], anchor: float, own: float, *messages: float | None
     )
 
 
-def test_weights_are_exponential_in_the_share_of_the_loss_that_is_gained() -> None:
-    # The fold models' loss is (9 + 7) / 2 = 8. The losses 4 and 2 gain 1/2 and 3/4 of it. With two items, the weights
-    # are e^1 and e^1.5, one for the anchor, and (e + e^1.5) / 2 for the agent itself.
+def test_those_kept_weigh_the_same_and_the_anchor_less_the_more_they_gain() -> None:
+    # The fold models' loss is (9 + 7) / 2 = 8. The losses 4 and 2 gain 1/2 and 3/4 of it. With two items, the anchor
+    # weighs 1 beside e^1, e^1.5, and (e + e^1.5) / 2 for the agent itself.
     inbox = heard([3.0, math.sqrt(7)], 5.0, 1.0, 2.0, math.sqrt(2), 3.0)
-    model, weights = first_of(cross_fitted(folds=2, share=0.0), inbox)
-    a, b = math.e, math.e**1.5
-    mean = (a + b) / 2
-    total = 1 + mean + a + b
-    assert weights == pytest.approx([(1 + mean) / total, a / total, b / total, 0.0])
-    assert model == pytest.approx([(5.0 + mean * 1.0 + a * 2.0 + b * math.sqrt(2)) / total])
+    model, weights = first_of(cross_fitted(folds=2), inbox)
+    anchor = 1 / (1 + 1.5 * (math.e + math.e**1.5))
+    each = (1 - anchor) / 3
+    assert weights == pytest.approx([anchor + each, each, each, 0.0])
+    assert model == pytest.approx([anchor * 5.0 + each * (1.0 + 2.0 + math.sqrt(2))])
 
 
 def test_a_neighbour_far_below_the_mean_gain_is_left_out() -> None:

@@ -1,6 +1,6 @@
 """Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
 
-cross_fitted = smoothed differences to the fold models' loss,   keep better, and near the best,   weigh by exp(−loss)
+cross_fitted = smoothed differences to the fold models' loss,   keep better, and near the mean gain,   weigh uniformly
 
 An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
 nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
@@ -40,20 +40,22 @@ class cross_fitted:
         δ_lk = mean_f ( ℓ(θ̂_l; ξ_kf) − ℓ(b_kf; ξ_kf) )
         d_lk ← (1 − ν) d_lk + ν δ_lk
         g_lk = −d_lk / φ_k
-        K_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  g_lk ≥ ρ ḡ_k}
-        θ_k = b_k a_k + a_kk θ̂_k + Σ_{l∈K_k} a_lk θ̂_l
-        a_lk ∝ exp(η n_k g_lk),  a_kk ∝ mean_{l∈K_k} exp(η n_k g_lk),  b_k ∝ 1
+        K_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  g_lk ≥ (1 − ς / √n_k) ḡ_k}
+        s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
+        b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
+        θ_k = b_k a_k + (1 − b_k) mean_{l∈K_k∪{k}} θ̂_l
 
     The n_k items of agent k are dealt to K folds. Its fold model b_kf is trained without fold f and never listens.
     ξ_kf are some items of fold f. So every item is judged by a model that does not know it by heart, and a neighbour
     looks as good as it is. φ_k is the smoothed loss of the fold models: gains are shares of it, and do not depend on
     the unit of the loss.
 
-    ḡ_k is the mean gain of the neighbours that pass the first two tests, with their weights. A neighbour with less than
-    the share ρ of it is left out. Otherwise random models, which beat a model that has overfitted, would dilute the
-    others. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as a
-    neighbour does on average. The anchor a_k is the model that the agent would have alone. It draws the agent back
-    where nobody is better.
+    ḡ_k is the mean gain of the neighbours that pass the first two tests, with weights ∝ s_lk. A neighbour with clearly
+    less is left out, and a gain is known the better, the more items there are. Otherwise random models, which beat a
+    model that has overfitted, would dilute the others. Those kept weigh the same: differences between them are mostly
+    chance. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as a
+    neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where nobody is
+    better.
 
     The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
 
@@ -80,9 +82,9 @@ class cross_fitted:
     forgetting: float = 0.1
     """ν of the smoothed differences, and of φ_k."""
     eta: float = 1.0
-    """η: how sharply the weights favour models that were better. With 0, all kept models weigh the same."""
-    share: float = 0.75
-    """ρ: the share of the mean gain that a neighbour must reach."""
+    """η: how fast the weight of the anchor falls with the gain of the neighbours."""
+    slack: float = 0.5
+    """ς: how far below the mean gain a neighbour may be. It is divided by the root of the number of items."""
 
     companion: ClassVar[Companion] = "alone"
 
@@ -92,8 +94,8 @@ class cross_fitted:
             raise BadInput(f"cross-fitting needs at least two folds, but folds is {self.folds}")
         if not 0 <= self.eta < math.inf:
             raise BadInput(f"η must be 0 or a positive number, but is {self.eta}")
-        if not 0 <= self.share <= 1:
-            raise BadInput(f"share must be between 0 and 1, but is {self.share}")
+        if not 0 <= self.slack < math.inf:
+            raise BadInput(f"slack must be 0 or a positive number, but is {self.slack}")
 
     def init(self, table: Table) -> Evidence:
         return Evidence(Smoothed.start(table, 0.0), Smoothed.start(table[:, 0], 0.0))
@@ -105,26 +107,29 @@ class cross_fitted:
         unit, of_unit = smooth(alone[:, 0], self.forgetting, state.unit)
         better = (now <= 0) & (excess <= 0) & ~_self(inbox.heard)
         gain = torch.where(better, -excess / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None], 0.0)
-        score = (self.eta * inbox.cross_fitted.items * gain).clamp(max=torch.finfo(gain.dtype).max)
+        items = inbox.cross_fitted.items
+        score = (self.eta * items * gain).clamp(max=torch.finfo(gain.dtype).max)
         first = torch.softmax(torch.where(better, score, torch.finfo(score.dtype).min), 1)
-        kept = better & (gain >= self.share * (first * gain).sum(1, keepdim=True))
-        of_anchor, of_slots = exponential_weights(score, kept)
+        enough = (1 - self.slack * items.rsqrt()) * (first * gain).sum(1, keepdim=True)
+        kept = better & (gain >= enough)
+        of_anchor = anchor_weight(score, kept)
+        listened = (kept | _self(inbox.heard)).to(score.dtype)
+        of_slots = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
         return Combined(inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit))
 
 
-def exponential_weights(score: Table, kept: Kept) -> tuple[Float[Tensor, "agent 1"], Table]:
-    """∝ exp(score) over the neighbours kept; 1 for the anchor; the mean over those kept, or 1, for the agent itself.
+def anchor_weight(score: Table, kept: Kept) -> Float[Tensor, "agent 1"]:
+    """1 beside exp(score) for each neighbour kept, and beside their mean, or 1, for the agent itself.
 
-    >>> anchor, slots = exponential_weights(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), torch.tensor([[0, 1, 1, 0]]) > 0)
-    >>> anchor.round(decimals=2), slots.round(decimals=2)
-    (tensor([[0.1100]]), tensor([[0.3000, 0.3000, 0.3000, 0.0000]]))
+    >>> anchor_weight(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), torch.tensor([[0, 1, 1, 0]]) > 0).round(decimals=2)
+    tensor([[0.1100]])
     """
     of_kept = torch.where(kept, score, -math.inf)
     count = kept.sum(1, keepdim=True)
-    mean = torch.where(count > 0, of_kept.logsumexp(1, keepdim=True) - count.clamp(min=1).log(), 0.0)
-    weights = torch.softmax(torch.cat((torch.zeros_like(mean), mean, of_kept[:, 1:]), 1), 1)
-    return weights[:, :1], weights[:, 1:]
+    together = of_kept.logsumexp(1, keepdim=True)
+    own = torch.where(count > 0, together - count.clamp(min=1).log(), 0.0)
+    return torch.sigmoid(-torch.logaddexp(own, together))
 
 
 def _self(heard: Kept) -> Kept:
