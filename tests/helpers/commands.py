@@ -56,7 +56,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 def assert_same_bits(one: Path, other: Path) -> None:
     a, b = varangian.load(one / "metrics.nc"), varangian.load(other / "metrics.nc")
-    assert list(a.variables) == list(b.variables)
+    assert list(a.variables) == list(b.variables), (list(a.variables), list(b.variables))
     assert a.attrs == b.attrs
     for name in a.variables:
         if name != "seconds":

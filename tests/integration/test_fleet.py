@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -84,8 +86,8 @@ def test_what_a_fleet_cannot_do_is_said_before_anything_is_written(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(how: signal.Signals, tmp_path: Path) -> None:
-    mark, temporary = uuid.uuid4().hex, tmp_path / "tmp"
-    temporary.mkdir()
+    mark = uuid.uuid4().hex
+    temporary = Path(tempfile.mkdtemp())  # not in `tmp_path`: the name of a socket may have about a hundred letters
     command = [sys.executable, "-m", "varangian", "fleet", "up", *map(str, WORDS), "--pace", "free", "--period", "600"]
     environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary)}
     parent = subprocess.Popen([*command, "--out", str(tmp_path / "run")], env=environment)
@@ -100,6 +102,7 @@ def test_no_process_outlives_the_command(how: signal.Signals, tmp_path: Path) ->
         assert time.monotonic() < last, "processes are left"
         time.sleep(0.2)
     assert not list(temporary.glob("varangian-fleet-*")), "keys are left"
+    shutil.rmtree(temporary)
     if how is not signal.SIGKILL:
         assert [path.name for path in (tmp_path / "run").iterdir()] == []
 

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -158,10 +159,11 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     >>> spelled_out(["run", "--compile", "school"]), spelled_out(["--compile", "off"]), spelled_out(["--no-compile"])
     (['run', '--compile=on', 'school'], ['--compile', 'off'], ['--compile=off'])
     """
-    after = [*words[1:], ""]
     usual = {"--compile": "--compile=on", "--no-compile": "--compile=off"}
-    given = [word == "--compile" and following in COMPILE for word, following in zip(words, after, strict=True)]
-    return [word if has_value else usual.get(word, word) for word, has_value in zip(words, given, strict=True)]
+    after = zip_longest(words, words[1:])
+    return [
+        word if word == "--compile" and following in COMPILE else usual.get(word, word) for word, following in after
+    ]
 
 
 def check_local(options: RunSettings, cluster: RayCluster | None) -> None:

@@ -198,5 +198,10 @@ class _Rows(list[Tensor]):
 
 
 def _append(columns: dict[str, list[Tensor]], measured: Measured) -> None:
+    """Columns are in the order of measuring. A checkpoint has them in alphabetical order."""
+    if columns and list(columns) != list(measured):
+        ordered = {name: columns.get(name, []) for name in measured}
+        columns.clear()
+        columns.update(ordered)
     for name, value in measured.items():
         columns.setdefault(name, []).append(value)

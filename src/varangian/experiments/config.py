@@ -29,6 +29,7 @@ from varangian.engine.device import execution_for, torch_dtype
 from varangian.engine.options import RunOptions, RunSettings, option_types, takes_run_options
 from varangian.experiments.own_code import NOWHERE, Offered, Origin, Within, check_own_study, joined_origins
 from varangian.experiments.spec import failed_in, headed, made, no_such, settings_of, tidied, with_settings
+from varangian.studies.own_task import scene_of
 from varangian.studies.study import Study
 
 Result = TypeVar("Result")
@@ -197,7 +198,7 @@ def check(plan: Plan) -> Scene:
     agents = settings.get("agents")
     if isinstance(agents, int):  # check this before the network is created
         check_fits(agents * LEAST_PER_AGENT, f"a network of {agents} agents", budget=budget)
-    scene = _tried(f"study {plan.study.name}", plan.study, lambda: plan.study.scene(0))
+    scene = _tried(f"study {plan.study.name}", plan.study, lambda: scene_of(plan.study, None, 0))
     if not isinstance(scene, Scene):
         raise BadInput(f"study {plan.study.name}: scene(0) is of type {type(scene).__name__}, but must be a Scene")
     start = torch.zeros(1, scene.task.model.shared)
