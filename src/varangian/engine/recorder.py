@@ -199,8 +199,8 @@ class _Rows(list[Tensor]):
 
 def _append(columns: dict[str, list[Tensor]], measured: Measured) -> None:
     """Columns are in the order of measuring. A checkpoint has them in alphabetical order."""
-    if columns and list(columns) != list(measured):
-        ordered = {name: columns.get(name, []) for name in measured}
+    if columns.keys() == measured.keys() and list(columns) != list(measured):
+        ordered = {name: columns[name] for name in measured}
         columns.clear()
         columns.update(ordered)
     for name, value in measured.items():
