@@ -68,10 +68,10 @@ def test_they_need_a_folder() -> None:
 
 
 def test_a_resumed_run_has_all_of_them(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from varangian.experiments import sweep
+    from varangian.experiments import groups
 
     played: list[str] = []
-    inner = sweep.play
+    inner = groups.play
 
     def stopped(plan: object, cell: object, *rest: object) -> object:
         if len(played) == 3:
@@ -79,7 +79,7 @@ def test_a_resumed_run_has_all_of_them(folder: Path, tmp_path: Path, monkeypatch
         played.append(str(cell))
         return inner(plan, cell, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sweep, "play", stopped)
+    monkeypatch.setattr(groups, "play", stopped)
     out = tmp_path / "run"
     assert varangian_("run", *SWEPT, "--save-models", "--out", out, "--quiet").status == 130
     monkeypatch.undo()

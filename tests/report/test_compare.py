@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 import varangian as vg
 from varangian import BadInput, Comparison, Graph, Task, attacks, rules, studies
-from varangian.experiments import sweep as sweep_module
+from varangian.experiments import groups as groups_module
 
 RULES = [rules.alone(), "average", rules.loss_based(keep="all")]
 ATTACKS = [attacks.sign_flip(), "silent"]
@@ -144,7 +144,7 @@ def test_a_report_that_cannot_be_written_is_one_line(found: Comparison, tmp_path
 @pytest.fixture
 def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     played: list[object] = []
-    inner = sweep_module.play
+    inner = groups_module.play
 
     def stopped(plan: Any, cell: Any, *rest: Any) -> Any:
         if len(played) == 4:
@@ -152,7 +152,7 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         played.append(cell)
         return inner(plan, cell, *rest)
 
-    monkeypatch.setattr(sweep_module, "play", stopped)
+    monkeypatch.setattr(groups_module, "play", stopped)
     with pytest.raises(KeyboardInterrupt):
         vg.compare(softmax(), Graph.ring(14), folder=tmp_path / "run", **ASKED)
     monkeypatch.undo()

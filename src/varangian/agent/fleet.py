@@ -7,11 +7,12 @@ One that dies is started again and goes on from its last state.
 from __future__ import annotations
 
 import multiprocessing
+import random
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -39,6 +40,8 @@ from varangian.experiments.config import Plan
 from varangian.experiments.spec import settings_of
 from varangian.experiments.sweep import joined
 
+PORTS = range(20_000, 32_768)
+"""Where ports of a fleet are looked for."""
 LOOK = 0.2
 """Seconds between looks at the processes and their logs."""
 STARTS = 5
@@ -273,12 +276,19 @@ def configurations(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """Ports on loopback that nobody uses now.
+
+    They lie below those that systems give to outgoing connections, so that no connection takes one before its agent
+    listens.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise BadInput(f"a fleet needs {count} free ports on loopback, but only {len(found)} are free")
 
 
 def with_agents(plan: Plan, agents: int) -> Plan:

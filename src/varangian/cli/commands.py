@@ -54,6 +54,8 @@ def main() -> None:
     except BadInput as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
+        # A file that was being written is freed half-made, and some libraries complain of that after our last line.
+        sys.unraisablehook = lambda what: None
         sys.exit(130)
     except OSError as error:
         hint = "finished work is kept; free some space, then run the same command with --resume"
