@@ -84,6 +84,14 @@ def test_what_a_fleet_cannot_do_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_temporary_folder_with_too_long_a_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (long := tmp_path / ("x" * 90)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    says = ["get too long a name; set TMPDIR to a shorter one"]
+    assert_refused(varangian_("fleet", "up", *WORDS, "--out", tmp_path / "run"), says)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(how: signal.Signals, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex

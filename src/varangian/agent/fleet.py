@@ -7,6 +7,7 @@ One that dies is started again and goes on from its last state.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import socket
 import tempfile
@@ -40,6 +41,8 @@ from varangian.experiments.config import Plan
 from varangian.experiments.spec import settings_of
 from varangian.experiments.sweep import joined
 
+LONGEST = 70
+"""The longest name of a temporary folder. A socket in it may have about a hundred letters in all."""
 PORTS = range(20_000, 32_768)
 """Where ports of a fleet are looked for."""
 LOOK = 0.2
@@ -212,6 +215,9 @@ def check_fleet(plan: Plan, options: FleetOptions) -> None:
     ):
         if len(values) != 1:
             raise BadInput(f"a fleet runs with one {kind}, but got {len(values)}")
+    temporary = tempfile.gettempdir()
+    if len(os.fsencode(temporary)) > LONGEST:
+        raise BadInput(f"sockets in the temporary folder {temporary} get too long a name; set TMPDIR to a shorter one")
     if options.hostile is not None:
         check_mode(options.hostile)
     else:

@@ -148,51 +148,21 @@ def simulate(
             continue
         saver = checkpoints.Saver.beside(file, mark)
         with watch.phase("rounds"):
-            result = run(world, rule, attack, rounds, recorder, callbacks, saver, watch, resume, keep)
+            state, seconds = play_rounds(world, rule, attack, rounds, recorder, callbacks, saver, watch, resume)
+        with watch.phase("recording"):
+            large = world.agents >= LARGE
+            if large:
+                give_back()
+            measured = results.labelled(world, recorder, seconds, empty=large)
+            models = final_models(world, state) if keep else None
+        result = Result.of(measured.assign_attrs(fingerprint=mark), models)
+        with watch.phase("writing"):
+            saver.discard()
         if file and together < len(numbers):
             with watch.phase("writing"):
                 save_finished(result, file)
         parts.append(result)
     return joined(parts).timed(watch.seconds).saying(said)
-
-
-def run(
-    world: World,
-    rule: Rule[Any],
-    attack: Attack[Any],
-    rounds: int,
-    recorder: Recorder,
-    callbacks: Sequence[Callback],
-    saver: checkpoints.Saver,
-    watch: Stopwatch,
-    resume: bool,
-    keep_models: bool = False,
-) -> Result:
-    """Run all rounds of a world, and return what was measured.
-
-    Args:
-        world: The network.
-        rule: How agents combine what they hear.
-        attack: What Byzantine agents send.
-        rounds: How many rounds to run.
-        recorder: Keeps what is measured.
-        callbacks: Watch the run.
-        saver: Writes checkpoints, and one more when the run is interrupted.
-        watch: Measures the phases inside the rounds.
-        resume: Whether to continue from the checkpoint, if there is one.
-        keep_models: Whether the result holds the final models.
-    """
-    state, seconds = play_rounds(world, rule, attack, rounds, recorder, callbacks, saver, watch, resume)
-    with watch.phase("recording"):
-        large = world.agents >= LARGE
-        if large:
-            give_back()
-        measured = results.labelled(world, recorder, seconds, empty=large)
-        models = final_models(world, state) if keep_models else None
-    result = Result.of(measured.assign_attrs(fingerprint=saver.mark), models)
-    with watch.phase("writing"):
-        saver.discard()
-    return result
 
 
 def play_rounds(
@@ -206,7 +176,7 @@ def play_rounds(
     watch: Stopwatch,
     resume: bool,
 ) -> tuple[State, float]:
-    """Play all rounds of a world; returns the last state, and how many seconds it took. The arguments are as in `run`.
+    """Play all rounds of a world; returns the last state, and how many seconds it took.
 
     Args:
         world: The network.
@@ -215,9 +185,9 @@ def play_rounds(
         rounds: How many rounds to run.
         recorder: Keeps what is measured.
         callbacks: Watch the run.
-        saver: Writes checkpoints.
+        saver: Writes checkpoints, and one more when the run is interrupted.
         watch: Measures the phases inside the rounds.
-        resume: Whether to continue from the checkpoint.
+        resume: Whether to continue from the checkpoint, if there is one.
     """
     world = attacked(world, attack)
     with torch.no_grad(), world.execution.applied():
