@@ -1,7 +1,7 @@
 """Cells that share one run: small networks with the same rule, side by side.
 
-Which cells share a run depends on the plan alone. So a sweep gives the same bits here and on a cluster, watched or not,
-and after an interrupt.
+Which cells of a sweep share a run depends on the plan alone. So a sweep gives the same bits here and on a cluster,
+watched or not, and after an interrupt. A tournament that goes on groups only the cells that are left.
 """
 
 from __future__ import annotations
