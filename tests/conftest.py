@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+# What is imported stays: while tests are collected, nobody looks for garbage among it. And what was compiled is kept,
+# also where the environment says otherwise: for the processes that tests start, and for the next run.
+gc.disable()
+sys.dont_write_bytecode = False
 
 torch.set_num_threads(1)
 
@@ -34,6 +41,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, among what tests make. Nothing compiled is kept of files that tests write."""
+    sys.dont_write_bytecode = True
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
