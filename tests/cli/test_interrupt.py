@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from commands import ONE, SMALL, Said, assert_same_bits, varangian_
+from forked import Command
 
-STOPPING = """
-import sys, time
-import varangian.engine.recorder, varangian.experiments.cells
-from varangian.cli import main
-
-calls = 0
-
-def stopping(inner):
-    def wrapped(*args):
-        global calls
-        calls += 1
-        if calls == 25:
-            print("now", flush=True)
-            time.sleep(60)
-        return inner(*args)
-    return wrapped
-
-if sys.argv.pop(1) == "between":
-    varangian.experiments.cells.SeedsProgress.round = stopping(varangian.experiments.cells.SeedsProgress.round)
-else:
-    varangian.engine.recorder.measure = stopping(varangian.engine.recorder.measure)
-main()
-"""
+STOPS = {
+    "between": ("varangian.experiments.cells", "SeedsProgress.round"),
+    "within": ("varangian.engine.recorder", "measure"),
+}
 RESUMED = (*SMALL, "--rounds", 20, "--rule", "average", "--rule", "loss-based", "--byzantine", 3, "--seeds", 2)
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(
-    "when",
-    [
-        "between",
-        "within",
-    ],
-)
+@pytest.mark.parametrize("when", STOPS)
 def test_an_interrupted_run_goes_on_to_the_same_bits(when: str, tmp_path: Path) -> None:
     """Interrupted by a signal from outside, between two rounds of the second cell or while one is recorded."""
     folder = tmp_path / "a folder"
-    command = [sys.executable, "-c", STOPPING, when, "run", *map(str, RESUMED), "--out", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "now\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
+    process = Command("run", *RESUMED, "--out", folder, said=tmp_path / "said", stop_at=STOPS[when])
+    process.wait_for(lambda: process.said()[0] == "now\n")
+    process.send_signal(signal.SIGINT)
+    status, _, err = process.end()
+    assert status == 130
     assert "Traceback" not in err
     *_, last = err.splitlines()
     assert last == f"varangian: interrupted; go on with: varangian run '{folder}/config.toml' --resume --out '{folder}'"

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commands import SMALL, Said, assert_refused, assert_same_bits, in_process_of_its_own, rows_of, varangian_
+from commands import SMALL, Said, assert_refused, assert_same_bits, rows_of, varangian_
+from forked import Command
 
 import varangian
 from varangian.experiments.folder_state import UNFINISHED, held
@@ -30,19 +28,15 @@ NEW = ("run", *SMALL, "--rule", "average", "--byzantine", "2", "--rounds", "300"
 FILES = {"config.toml", "metrics.nc", "summary.csv", "report.html"}
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process makes has no figures: they take longer than all else."""
-    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both runs, complete, each in a folder of its own."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Both runs, complete, each in a folder of its own. Only the old one has figures: they take longest."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, asked in (("old", OLD), ("new", NEW)):
-        assert in_process_of_its_own(*asked, "--out", folder / name, "-q") == Said(0, "", "")
-    return {name: folder / name for name in ("old", "new")}
+    assert varangian_(*OLD, "--out", folder / "old", "-q") == Said(0, "", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+        assert varangian_(*NEW, "--out", folder / "new", "-q") == Said(0, "", "")
+        yield {name: folder / name for name in ("old", "new")}
 
 
 @pytest.fixture
@@ -65,17 +59,6 @@ def which(folder: Path, runs: dict[str, Path]) -> str:
     return name
 
 
-def started(*args: object, **how: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "varangian", *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 60
-    while not condition() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.001)
-
-
 # ------------------------------------------------------------------------------------------------ killed at any time
 
 MOMENTS = {"begun": "*", "a cell": "*/cells/*.nc", "results": "*/result/metrics.nc", "page": "*/result/report.html"}
@@ -84,26 +67,26 @@ TRIES = [(kill, moment) for kill in (signal.SIGINT, signal.SIGTERM, signal.SIGKI
 
 @pytest.mark.parametrize(("kill", "moment"), TRIES, ids=lambda value: getattr(value, "name", value))
 def test_a_kill_while_overwriting_never_loses_both(
-    kill: signal.Signals, moment: str, folder: Path, runs: dict[str, Path]
+    kill: signal.Signals, moment: str, folder: Path, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     draws = random.Random(f"{kill} {moment}")
-    process = started(*NEW, "--out", folder, "--overwrite", "-q")
-    wait_for(lambda: any((folder / UNFINISHED).glob(MOMENTS[moment])), process)
+    process = Command(*NEW, "--out", folder, "--overwrite", "-q", said=tmp_path / "said")
+    process.wait_for(lambda: any((folder / UNFINISHED).glob(MOMENTS[moment])))
     time.sleep(draws.random() * 0.2)
     process.send_signal(kill)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode in (0, 130, -kill), said
-    if process.returncode == 130:
+    status, _, said = process.end()
+    assert status in (0, 130, -kill), said
+    if status == 130:
         assert kill != signal.SIGKILL and said.startswith("varangian: interrupted; go on with: varangian run")
         again = said.partition("varangian run ")[2].split()
         assert again[1:] == ["--resume", "--out", str(folder)]
     recover(folder)
     found = which(folder, runs)
-    assert found == "new" or process.returncode != -signal.SIGTERM, "only on its way out a signal just ends it"
+    assert found == "new" or status != -signal.SIGTERM, "only on its way out a signal just ends it"
     if found == "new":
         assert not (folder / UNFINISHED).exists()
         return
-    assert process.returncode != 0
+    assert status != 0
     begun = [one for one in held(folder) if not one.finished]
     said_again = varangian_(*NEW, "--out", folder, "-q", "--resume" if begun else "--overwrite")
     assert said_again == Said(0, "", "")
@@ -114,11 +97,11 @@ def test_a_kill_while_overwriting_never_loses_both(
 @pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL], ids=lambda kill: kill.name)
 def test_a_killed_run_goes_on_to_the_same_bits(kill: signal.Signals, tmp_path: Path, runs: dict[str, Path]) -> None:
     folder = tmp_path / "run"
-    process = started(*NEW, "--out", folder)
-    wait_for(lambda: any((folder / UNFINISHED).glob("*/cells")), process)
+    process = Command(*NEW, "--out", folder, said=tmp_path / "said")
+    process.wait_for(lambda: any((folder / UNFINISHED).glob("*/cells")))
     process.send_signal(kill)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == (130 if kill == signal.SIGTERM else -9)
+    status, _, said = process.end()
+    assert status == (130 if kill == signal.SIGTERM else -9)
     if kill == signal.SIGTERM:
         assert said.splitlines()[-1].endswith(f"varangian run {folder}/config.toml --resume --out {folder}")
     assert varangian_("run", folder / "config.toml", "--resume", "--out", folder, "-q") == Said(0, "", "")
@@ -131,35 +114,35 @@ def test_a_killed_run_goes_on_to_the_same_bits(kill: signal.Signals, tmp_path: P
 
 def test_another_plan_and_the_same_plan_are_refused(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    said = in_process_of_its_own(*NEW, "--out", folder)
+    said = varangian_(*NEW, "--out", folder)
     assert_refused(said, [str(folder), "a finished run of another plan", "rules, seeds, rounds", "--overwrite"])
-    said = in_process_of_its_own(*OLD, "--out", folder)
+    said = varangian_(*OLD, "--out", folder)
     assert_refused(said, [str(folder), "holds this run, finished", f"varangian report {folder}", "--overwrite"])
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_two_writers_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = started(*NEW, "--rounds", "100000", "--out", folder)
+    stop_at = ("varangian.engine.recorder", "measure")
+    process = Command(*NEW, "--rounds", "100000", "--out", folder, said=tmp_path / "said", stop_at=stop_at)
     try:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "average, 2 Byzantine: uniform …\n"
-        time.sleep(1.0)  # rounds are played by then
+        process.wait_for(lambda: process.said()[0] == "now\n")
+        assert process.said() == ("now\n", "average, 2 Byzantine: uniform …\n")
         for more in ((), ("--resume",), ("--overwrite",)):
             said = varangian_(*NEW, "--rounds", "100000", "--out", folder, *more)
             assert_refused(said, [str(folder), f"in use by process {process.pid} on"])
         assert_refused(varangian_("report", folder), ["no results"])
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=300)
-    assert process.returncode == 130
+        status, _, _ = process.end()
+    assert status == 130
     assert not (folder / LOCK).exists()
     assert list((folder / UNFINISHED).glob("*/cells/*/*.checkpoint")), "SIGTERM saves a checkpoint"
 
 
 def test_a_read_only_file_inside_is_one_line(folder: Path, runs: dict[str, Path]) -> None:
     (folder / "metrics.nc").chmod(0o444)
-    assert_refused(in_process_of_its_own(*NEW, "--out", folder, "--overwrite"), ["metrics.nc is read-only"])
+    assert_refused(varangian_(*NEW, "--out", folder, "--overwrite"), ["metrics.nc is read-only"])
     assert which(folder, runs) == "old"
     assert not (folder / UNFINISHED).exists()
 
@@ -168,15 +151,13 @@ def test_a_read_only_file_inside_is_one_line(folder: Path, runs: dict[str, Path]
 
 
 @pytest.mark.parametrize("most", [5_000, 200_000])
-def test_files_that_cannot_be_written_cost_nothing(most: int, folder: Path, runs: dict[str, Path]) -> None:
+def test_files_that_cannot_be_written_cost_nothing(
+    most: int, folder: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
     """The first limit stops the first finished cell, the second one the report."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    process = started(*NEW, "--out", folder, "--overwrite", "-q", preexec_fn=limited)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 1, said
+    process = Command(*NEW, "--out", folder, "--overwrite", "-q", said=tmp_path / "said", largest_file=most)
+    status, _, said = process.end()
+    assert status == 1, said
     assert said.count("\n") == 1 and "could not read or write" in said and "--resume" in said
     assert which(folder, runs) == "old"
     assert varangian_(*NEW, "--out", folder, "-q", "--resume") == Said(0, "", "")
@@ -194,13 +175,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_disk_costs_nothing(small_disk: Path, folder: Path, runs: dict[str, Path]) -> None:
+def test_a_full_disk_costs_nothing(small_disk: Path, folder: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     place = small_disk / "run"
     shutil.copytree(folder, place)
     free = os.statvfs(small_disk)
     (small_disk / "filler").write_bytes(b"0" * (free.f_bavail * free.f_frsize - 60_000))
-    said = in_process_of_its_own(*NEW, "--out", place, "--overwrite", "-q")
-    assert said.status == 1 and "No space left" in said.err and said.err.count("\n") == 1
+    status, _, said = Command(*NEW, "--out", place, "--overwrite", "-q", said=tmp_path / "said").end()
+    assert status == 1 and "No space left" in said and said.count("\n") == 1
     assert which(place, runs) == "old"
     (small_disk / "filler").unlink()
     assert varangian_(*NEW, "--out", place, "-q", "--resume") == Said(0, "", "")
