@@ -1,4 +1,4 @@
-"""Studies, rules and attacks in files of one's own, on a Ray cluster: the processes there do not have the files."""
+"""Files of one's own on a Ray cluster, whose processes do not have them, and the page of the manual on clusters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from commands import assert_same_bits, rows_of, varangian_
+from manual import ROOT, blocks, run_commands, run_in_order
 from own_files import MINE, forgotten, write_own
 
 OWN = ("mystudy.py", "--rule", "mine.py:exponential:eta=2", "--attack", "mine.py:nudge", "--byzantine", "2")
@@ -35,3 +36,11 @@ def test_own_files_run_on_a_cluster_to_the_same_bits(here: Path, cluster: Any) -
     args = ("--rules", "mine.py", "--attacks", "mine.py", "--byzantine", 2, "--seeds", 1, "--out", "t")
     said = varangian_("tournament", "mystudy.py", *args, *on_ray)
     assert said.status == 0, said.err
+
+
+def test_what_the_manual_says_of_clusters_runs(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page does on a local cluster happens on the one that these tests share."""
+    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+    page = ROOT / "docs" / "cluster.md"
+    run_commands(page, tmp_path, monkeypatch)
+    run_in_order((str(page), block) for block in blocks(page, "python"))

@@ -1,4 +1,4 @@
-"""The manual in a real browser: equations are typeset, and nothing scrolls sideways on a phone or a desk."""
+"""The manual's site: it can be built, and in a real browser equations are typeset and nothing scrolls sideways."""
 
 from __future__ import annotations
 
@@ -11,35 +11,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual import NOTEBOOKS, ROOT, code_cells
 
 from varangian import attacks, rules
 from varangian.experiments.spec import catalogue
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="the browser tests need playwright (pip install playwright)"
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need chromium (apt-get install chromium)")
-
-ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "runs" / "screenshots"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manual, built strictly: a broken link or an unknown card is an error."""
+    pytest.importorskip("mkdocs", reason="the manual's site needs mkdocs")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
+    if CHROMIUM is None:
+        pytest.skip("needs chromium (apt-get install chromium)")
     with sync_api.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+def test_the_site_shows_rules_and_notebooks(site: Path) -> None:
+    page = (site / "rules" / "index.html").read_text(encoding="utf-8")
+    assert "loss_based" in page and "Jensen" in page, "rules are described by what they say of themselves"
+    for notebook in NOTEBOOKS:
+        page = (site / "notebooks" / notebook.stem / "index.html").read_text(encoding="utf-8")
+        outputs = [output for cell in code_cells(notebook) for output in cell["outputs"] if "text" in output]
+        assert all(output["text"][-1].split()[-1] in page for output in outputs), "outputs are shown"
+    assert list((site / "notebooks").glob("*.png"))
 
 
 WIDE = """() => [...document.querySelectorAll('.equation, article table')]
