@@ -134,7 +134,7 @@ def test_float32_draws_are_float64_draws_with_fewer_digits() -> None:
 
 
 @quickly
-@given(st.integers(1, 12), st.lists(st.integers(0, 60), min_size=1, max_size=12))
+@given(st.integers(1, 100), st.lists(st.integers(0, 300), min_size=1, max_size=12))
 def test_drawing_ahead_serves_any_order_and_asks_whole_blocks(size: int, asked: list[int]) -> None:
     calls: list[tuple[int, int]] = []
 
@@ -144,7 +144,7 @@ def test_drawing_ahead_serves_any_order_and_asks_whole_blocks(size: int, asked: 
 
     one = prefetched(draw, rounds=size)
     assert [one(round) for round in asked] == [10 * round for round in asked]
-    assert all(start % size == 0 and count == size for start, count in calls)
+    assert all(start % count == 0 and count <= size and count <= max(16, start) for start, count in calls)
 
 
 def test_drawing_ahead_draws_each_block_once() -> None:
@@ -153,6 +153,14 @@ def test_drawing_ahead_draws_each_block_once() -> None:
     for round in range(24):
         one(round)
     assert calls == [0, 8, 16]
+
+
+def test_a_short_run_draws_few_rounds_and_a_long_one_ever_more_at_a_time() -> None:
+    calls: list[tuple[int, int]] = []
+    one = prefetched(lambda start, count: calls.append((start, count)) or list(range(start, start + count)), rounds=64)
+    for round in range(200):
+        one(round)
+    assert calls == [(0, 16), (16, 16), (32, 32), (64, 64), (128, 64), (192, 64)]
 
 
 @quickly

@@ -198,9 +198,10 @@ class PairDraws:
 
 
 def prefetched(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Callable[[int], Drawn]:
-    """A function that returns the draw of one round, and calls `draw` for `rounds` rounds at a time.
+    """A function that returns the draw of one round, and calls `draw` for up to `rounds` rounds at a time.
 
-    This is only a cache: rounds may be requested in any order, and the results are the same.
+    At first for 16, and later for as many as there were before: a short run does not draw what it never uses. This is
+    only a cache: rounds may be requested in any order, and the results are the same.
 
     >>> one = prefetched(lambda start, rounds: list(range(start, start + rounds)), rounds=10)
     >>> [one(3), one(25), one(24)]
@@ -211,8 +212,9 @@ def prefetched(draw: Callable[[int, int], Sequence[Drawn]], rounds: int) -> Call
     def of_round(round: int) -> Drawn:
         nonlocal first, block
         if not 0 <= round - first < len(block):
-            first = round - round % rounds
-            block = list(draw(first, rounds))
+            size = min(rounds, 1 << max(4, round.bit_length() - 1))
+            first = round - round % size
+            block = list(draw(first, size))
         return block[round - first]
 
     return of_round
