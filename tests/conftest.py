@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # What is imported stays: while tests are collected, nobody looks for garbage among it. And what was compiled is kept,
 # also where the environment says otherwise: for the processes that tests start, and for the next run.
@@ -43,6 +45,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take longer than everything else and have tests of their own."""
+    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+
+
 def pytest_collection_finish() -> None:
     """From here on garbage is collected, among what tests make. Nothing compiled is kept of files that tests write."""
     sys.dont_write_bytecode = True
@@ -50,6 +58,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+ON_RAY = "tests/integration/test_ray_"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest modules first: at the end, short ones keep all cores busy."""
-    items.sort(key=lambda item: "tests/integration/" not in item.nodeid)
+    """The slowest modules first, above all those that wait: at the end, short ones keep all cores busy."""
+    items.sort(key=lambda item: (not item.nodeid.startswith(ON_RAY), not item.nodeid.startswith("tests/integration/")))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return OneCluster(config, log)
+
+
+class OneCluster(LoadScopeScheduling):
+    """A module's tests run in one process, and all tests on Ray in the same one: they share a cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ON_RAY if nodeid.startswith(ON_RAY) else super()._split_scope(nodeid)

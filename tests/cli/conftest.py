@@ -19,9 +19,3 @@ def _environment() -> Iterator[None]:
     os.environ.pop("VARANGIAN_DATA", None)
     if before is not None:
         os.environ["VARANGIAN_DATA"] = before
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take longer than everything else and have tests of their own."""
-    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])

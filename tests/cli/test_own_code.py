@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from commands import assert_refused, assert_same_bits, in_process_of_its_own, rows_of, varangian_
+from commands import assert_refused, assert_same_bits, rows_of, varangian_
+from forked import Command
 from own_files import MINE, STUDY, forgotten, importable, write_own, write_package
 
 SMALL = ("run", "target-localization", "--set", "agents=8", "--rounds", "3")
@@ -293,12 +294,12 @@ def test_a_source_in_a_configuration_is_checked(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_report_does_not_run_own_code(here: Path) -> None:
+def test_a_report_does_not_run_own_code(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert varangian_(*OWN, "--out", "run", "-q").status == 0
     for name in ("mine.py", "mystudy.py"):
         (here / name).write_text("raise SystemExit('run')\n", encoding="utf-8")
-    said = in_process_of_its_own("report", here / "run")
-    assert said.status == 0, said.err
+    status, _, said = Command("report", here / "run", said=tmp_path_factory.mktemp("said")).end()
+    assert status == 0, said
     page = (here / "run" / "report.html").read_text(encoding="utf-8")
     assert "varangian run mystudy.py --rule mine.py:exponential:eta=2 --attack mine.py:nudge --byzantine 2" in page
 
@@ -321,6 +322,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_installed_packages_announce_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_package(tmp_path / "site", GROUPS)

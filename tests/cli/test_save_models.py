@@ -30,10 +30,15 @@ def models_of(folder: Path) -> dict[str, AgentModels]:
     return {path.name: AgentModels.load(path) for path in sorted((folder / "models").iterdir())}
 
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("saved") / "run"
-    said = varangian_("run", *SWEPT, "--save-models", "--out", out, "--quiet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
+        said = varangian_("run", *SWEPT, "--save-models", "--out", out, "--quiet")
     assert said.status == 0, said.err
     return out
 
@@ -67,7 +72,7 @@ def test_they_need_a_folder() -> None:
     assert said.status == 2 and "--save-models needs --out" in said.err
 
 
-def test_a_resumed_run_has_all_of_them(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_has_all_of_them(folder: Path, tmp_path: Path) -> None:
     from varangian.experiments import groups
 
     played: list[str] = []
@@ -79,10 +84,10 @@ def test_a_resumed_run_has_all_of_them(folder: Path, tmp_path: Path, monkeypatch
         played.append(str(cell))
         return inner(plan, cell, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(groups, "play", stopped)
     out = tmp_path / "run"
-    assert varangian_("run", *SWEPT, "--save-models", "--out", out, "--quiet").status == 130
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "play", stopped)
+        assert varangian_("run", *SWEPT, "--save-models", "--out", out, "--quiet").status == 130
     said = varangian_("run", out / "config.toml", "--resume", "--out", out, "--quiet")
     assert said.status == 0, said.err
     before, after = models_of(folder), models_of(out)

@@ -127,7 +127,7 @@ def test_an_attack_that_thinks_ahead_does_not_pay_for_them() -> None:
         asked.append(len(y))
         return 0.5
 
-    attack, rule = attacks.best_response(), vg.rules.loss_based()
+    attack, rule = attacks.best_response(ahead=20), vg.rules.loss_based()
     vg.simulate(task_of({"half": counted}), rule=rule, attack=attack, byzantine=[0], rounds=2)
     assert len(asked) <= 2 + AGENTS
 

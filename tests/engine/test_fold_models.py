@@ -199,7 +199,7 @@ def test_the_anchored_rule_chooses_by_itself() -> None:
 
 @pytest.mark.parametrize("rule", [RULE, cross_fitted(folds=4)], ids=repr)
 def test_an_attack_may_try_the_rule(rule: Any) -> None:
-    attack = attacks.best_response(lengths=2, refinements=0, horizon=1, rule=rule)
+    attack = attacks.best_response(lengths=2, refinements=0, horizon=1, ahead=4, rule=rule)
     for followed in (RULE, rules.average()):
         result = simulate(task(nn.Tanh()), rule=followed, attack=attack, byzantine=1, rounds=2)
         assert bool(result["loss"].notnull().all())

@@ -265,7 +265,7 @@ def test_a_personal_model_that_is_not_finite_is_not_taken() -> None:
 
 @pytest.mark.parametrize("rule", [anchored_average(), shifting()], ids=repr)
 def test_an_attack_may_try_a_rule_with_a_second_model(rule: Any) -> None:
-    attack = attacks.best_response(lengths=2, refinements=0, horizon=1, rule=rule)
+    attack = attacks.best_response(lengths=2, refinements=0, horizon=1, ahead=4, rule=rule)
     for followed in (rule, rules.average()):
         result = simulate(target_localization(agents=6), rule=followed, attack=attack, byzantine=2, rounds=3)
         assert bool(result["regret"].notnull().all())

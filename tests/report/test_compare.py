@@ -50,7 +50,9 @@ def test_every_array_has_the_labels_as_dimensions(found: Comparison) -> None:
     assert found["seed"].values.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("place", "rule"), enumerate([rules.alone(), rules.average(), rules.loss_based(keep="all")]))
+@pytest.mark.parametrize(
+    ("place", "rule"), [(0, rules.alone()), (1, rules.average()), (2, rules.loss_based(keep="all"))]
+)
 def test_the_numbers_are_those_of_simulate(found: Comparison, place: int, rule: Any) -> None:
     run: dict[str, Any] = {"attack": attacks.sign_flip(), "byzantine": 3, "seeds": 3, "rounds": 12}
     alone = vg.simulate(softmax(), Graph.ring(14), rule=rule, **run)
@@ -117,7 +119,9 @@ def test_tables_for_papers(found: Comparison) -> None:
         found.table("latx")  # type: ignore[arg-type]
 
 
-def test_a_saved_folder_is_one_that_the_command_line_opens(found: Comparison, tmp_path: Path) -> None:
+def test_a_saved_folder_is_one_that_the_command_line_opens(
+    found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = found.save(tmp_path / "saved")
     said = varangian_("report", folder)
     assert said.status == 0, said.err
@@ -131,6 +135,7 @@ def test_a_saved_folder_is_one_that_the_command_line_opens(found: Comparison, tm
     assert torch.equal(vg.AgentModels.load(name).rows, found.models("average", "silent", 3, 1).rows)
     with pytest.raises(BadInput, match="holds this run, finished"):
         found.save(folder)
+    monkeypatch.setattr("varangian.report.folder.draw_figures", lambda metrics, folder: [])
     found.save(folder, overwrite=True)
     said = varangian_("run", folder / "config.toml")
     assert said.status == 2 and "unknown study 'fourteen agents'" in said.err
@@ -142,7 +147,7 @@ def test_a_report_that_cannot_be_written_is_one_line(found: Comparison, tmp_path
 
 
 @pytest.fixture
-def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def interrupted(tmp_path: Path) -> Path:
     played: list[object] = []
     inner = groups_module.play
 
@@ -152,13 +157,14 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         played.append(cell)
         return inner(plan, cell, *rest)
 
-    monkeypatch.setattr(groups_module, "play", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        vg.compare(softmax(), Graph.ring(14), folder=tmp_path / "run", **ASKED)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups_module, "play", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            vg.compare(softmax(), Graph.ring(14), folder=tmp_path / "run", **ASKED)
     return tmp_path / "run"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_comparison_goes_on_after_an_interrupt(interrupted: Path, found: Comparison) -> None:
     resumed = vg.compare(softmax(), Graph.ring(14), folder=interrupted, resume=True, **ASKED)
     xr.testing.assert_equal(resumed.metrics.drop_vars("seconds"), found.metrics.drop_vars("seconds"))
@@ -173,6 +179,7 @@ def test_another_task_does_not_go_on_in_the_same_folder(interrupted: Path) -> No
         vg.compare(softmax(skip=0.5), Graph.ring(14), folder=interrupted, resume=True, **ASKED)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_study_is_compared_as_the_command_line_does(tmp_path: Path) -> None:
     study = studies.target_localization(agents=12)
     found = vg.compare(study, rules=["alone", "loss-based"], byzantine=[0, 2], seeds=2, rounds=10)

@@ -282,7 +282,7 @@ def test_long_functions_and_ever_new_shapes_are_not_compiled(monkeypatch: pytest
 
 @pytest.mark.usefixtures("_traced_only")
 def test_an_attack_that_looks_ahead_sees_the_same() -> None:
-    agree(*both(small(), byzantine=2, attack=attacks.best_response(), rounds=5))
+    agree(*both(small(), byzantine=2, attack=attacks.best_response(ahead=4), rounds=5))
 
 
 def test_without_a_compiler_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

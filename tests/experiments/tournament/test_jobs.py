@@ -82,8 +82,9 @@ def finished_cells(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_path: Path) -> None:
-    asked = ["tournament", "target-localization", "--set", "agents=12", "--rounds", "2000", "--seeds", "1"]
-    asked += ["--rules", "average,loss-based", "--byzantine", "3", "--jobs", "2", "--out", str(tmp_path / "left")]
+    asked = ["tournament", "target-localization", "--set", "agents=12", "--rounds", "4000", "--seeds", "1"]
+    asked += ["--rules", "average,loss-based", "--attacks", "sign-flip,uniform", "--byzantine", "3", "--jobs", "2"]
+    asked += ["--out", str(tmp_path / "left")]
     command = [sys.executable, "-m", "varangian", *asked]
     running = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -99,8 +100,8 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_pa
     while alive(running.pid) and time.monotonic() < until:  # the last ones may be on their way out
         time.sleep(0.02)
     assert not alive(running.pid)
-    contest = enter("target-localization", rules=["average", "loss-based"], byzantine=[3], seeds=1, rounds=2000,
-                    settings={"agents": 12})  # fmt: skip
+    contest = enter("target-localization", rules=["average", "loss-based"], attacks=["sign-flip", "uniform"],
+                    byzantine=[3], seeds=1, rounds=4000, settings={"agents": 12})  # fmt: skip
     begun: list[Cell] = []
 
     def begin(cell: Cell) -> None:
