@@ -22,7 +22,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_a_model_of_ones_own_survives_what_ruins_the_average() -> None:
-    accuracy = example("own_model").main(rounds=40)
+    accuracy = example("own_model").main(rounds=24)
     assert accuracy["alone"] > 70, "there is nothing to lose"
     assert accuracy["average"] < 40, "chance is 25 %"
     assert accuracy["loss_based"] < accuracy["alone"] - 15, "lies are kept while nobody knows anything"
