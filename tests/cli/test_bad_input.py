@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from commands import ONE, Said, assert_refused, in_process_of_its_own, varangian_
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 ALL = ("run", "target-localization")
 
 BAD: dict[str, tuple[Sequence[object], Sequence[str]]] = {
@@ -160,7 +162,6 @@ def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path, monkeypa
     assert not list((tmp_path / "closed").iterdir())
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_only_the_same_plan_is_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert_refused(varangian_("run", *ONE, "--resume", "--out", folder), [str(folder), "no run"])
@@ -189,7 +190,6 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written, really = [], Path.write_bytes
 

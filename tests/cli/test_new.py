@@ -14,6 +14,8 @@ from own_files import forgotten
 from varangian.core.user_code import module_of, read_file
 from varangian.testing import check_attack, check_rule
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 SHORT = {"run": ("--rounds", "2", "--seeds", "1"), "tournament": ("--rounds", "2", "--seeds", "1", "--jobs", "1")}
 
 
@@ -24,7 +26,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("kind", ["rule", "attack", "study"])
 def test_the_file_runs_with_the_commands_that_are_printed(kind: str, here: Path) -> None:
     said = varangian_("new", kind, "two-words")

@@ -15,6 +15,8 @@ from commands import assert_refused, assert_same_bits, rows_of, varangian_
 from forked import Command
 from own_files import MINE, STUDY, forgotten, importable, write_own, write_package
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 SMALL = ("run", "target-localization", "--set", "agents=8", "--rounds", "3")
 OWN = ("run", "mystudy.py", "--rule", "mine.py:exponential:eta=2", "--attack", "./mine.py:nudge", "--byzantine", "2")
 
@@ -28,7 +30,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_own_study_rule_and_attack_run_and_are_recorded(here: Path) -> None:
     said = varangian_(*OWN, "--rule", "alone", "--set", "items=12", "--seeds", 2, "--out", "run")
     assert said.status == 0, said.err
@@ -45,7 +46,6 @@ def test_own_study_rule_and_attack_run_and_are_recorded(here: Path) -> None:
         assert config["sources"][name] == {"path": str(here / name), "sha256": hashed}
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_the_configuration_runs_again_from_anywhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert varangian_(*OWN, "--seeds", 2, "--out", "run").status == 0
     (here / "elsewhere").mkdir()
@@ -57,7 +57,6 @@ def test_the_configuration_runs_again_from_anywhere(here: Path, monkeypatch: pyt
     assert first.read_text(encoding="utf-8") == second.read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_study_that_forgets_to_seed_torch_repeats_too(here: Path) -> None:
     (here / "forgetful.py").write_text(STUDY.replace("torch.manual_seed(seed)", "pass"), encoding="utf-8")
     for out in ("one", "two"):
@@ -66,7 +65,6 @@ def test_a_study_that_forgets_to_seed_torch_repeats_too(here: Path) -> None:
     assert len({row["loss_mean"] for row in rows_of(here / "one")}) > 1
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_source_that_is_gone_is_said_to_be(here: Path) -> None:
     assert varangian_(*OWN, "--out", "run", "-q").status == 0
     (here / "mine.py").rename(here / "moved.py")
@@ -91,7 +89,6 @@ def test_paths_in_a_configuration_refer_to_its_folder_and_typed_ones_to_this_one
     assert_refused(both, ["mine.py means two files", str(here / "mine.py"), str(here / "below" / "mine.py")])
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("file", ["mine.py", "mystudy.py", "beside.py"])
 def test_a_changed_source_is_not_resumed(here: Path, file: str) -> None:
     (here / "beside.py").write_text("factor = 1\n", encoding="utf-8")
@@ -107,7 +104,6 @@ def test_a_changed_source_is_not_resumed(here: Path, file: str) -> None:
     assert varangian_(*OWN, "--out", "run", "-q", "--overwrite").status == 0
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_tournament_with_a_changed_rule_is_not_resumed(here: Path) -> None:
     args = ("tournament", "mystudy.py", "--rules", "mine.py:exponential", "--attacks", "mine.py,silent", "--seeds", 1)
     assert varangian_(*args, "--jobs", 1, "--out", "t").status == 0
@@ -173,7 +169,6 @@ def test_absolute_paths_and_the_home_folder(here: Path, monkeypatch: pytest.Monk
         assert said.status == 0 and f"{path}:exponential" in said.out
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_an_own_attack_has_the_parameters_of_an_own_study(here: Path) -> None:
     study = STUDY.replace("(vg.attacks.uniform(0, 5),)", "(nudge(7.0),)").replace(
         "import torch", "import torch\n" + MINE
@@ -293,7 +288,6 @@ def test_a_source_in_a_configuration_is_checked(here: Path) -> None:
         assert_refused(varangian_("run", "plan.toml"), ["plan.toml", "mine.py", "[sources]", "sha256"])
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_report_does_not_run_own_code(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert varangian_(*OWN, "--out", "run", "-q").status == 0
     for name in ("mine.py", "mystudy.py"):
@@ -322,7 +316,6 @@ GROUPS = {
 }
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_installed_packages_announce_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_package(tmp_path / "site", GROUPS)

@@ -14,6 +14,8 @@ from own_files import STUDY, forgotten
 from varangian import cli
 from varangian.report.plain_text import plain
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -61,7 +63,6 @@ def test_tables_keep_their_columns_in_ascii() -> None:
     assert plain("0.5 ± 0.1", "ascii") == "0.5 +- 0.1" and plain("0.5 ± 0.1", "latin-1") == "0.5 ± 0.1"
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_one_seed_has_no_error(here: Path) -> None:
     said = varangian_("run", *ONE, "--out", "run")
     assert said.status == 0 and "±" not in said.out and "1 seed " in said.out
@@ -73,7 +74,6 @@ def test_one_seed_has_no_error(here: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_small_network_has_fewer_byzantine_agents(here: Path) -> None:
     for agents, counts in ((1, {"0"}), (10, {"0", "2", "9"})):
         args = ("--set", f"agents={agents}", "--rounds", 2, "--rule", "alone", "--out", f"run{agents}")
@@ -102,7 +102,6 @@ def test_a_tournament_compares_by_the_metric_of_the_study(here: Path) -> None:
     assert "landmines: loss at" in varangian_("run", *args, "--rule", "average").out
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_report_does_not_replace_other_files(here: Path) -> None:
     assert varangian_("run", *ONE, "--out", "run", "-q").status == 0
     (here / "notes.txt").write_text("precious", encoding="utf-8")

@@ -173,7 +173,8 @@ PARTING = ("uniform", "pulling", "not finite", "sleeper")
 )
 def test_linear_regression(rule: str, graph: str, attack: str) -> None:
     byzantine = [2, 3] if graph != "star" else [0, 3]
-    agree(localization(5), GRAPHS[graph](5), RULES[rule], ATTACKS[attack], byzantine, rounds=50)
+    rounds = 50 if graph == "geometric" else ROUNDS
+    agree(localization(5), GRAPHS[graph](5), RULES[rule], ATTACKS[attack], byzantine, rounds=rounds)
 
 
 @pytest.mark.parametrize("rule", RULES)

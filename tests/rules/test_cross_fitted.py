@@ -142,7 +142,7 @@ def few_items(agents: int = 12, items: int = 8) -> Task:
 
 
 def loss_of(rule: Any, attack: Any) -> float:
-    result = simulate(few_items(), rule=rule, rounds=240, attack=attack, byzantine=0 if attack is None else 2)
+    result = simulate(few_items(), rule=rule, rounds=120, attack=attack, byzantine=0 if attack is None else 2)
     return float(summary(result)[0]["test_loss_mean"])
 
 
