@@ -56,7 +56,7 @@ def heard(folds: list[float], anchor: float, own: float, *messages: float | None
     return replace(
         inbox,
         second=SecondModel(rows, rows),
-        folds=FoldModels(models, (sample,) * len(folds), torch.full_like(rows, items)),
+        folds=FoldModels(models, ((sample,),) * len(folds), torch.full_like(rows, items)),
         samples={**inbox.samples, "unseen": sample},
     )
 
@@ -79,6 +79,19 @@ def test_a_neighbour_far_below_the_mean_gain_is_left_out() -> None:
     assert weights is not None
     assert weights[1] == 0.0
     assert weights[2] == pytest.approx(0.5)
+
+
+def test_a_model_that_knows_nothing_is_left_out_although_its_loss_is_lower() -> None:
+    # At first the fold models' loss is 4: so much costs knowing nothing. Later they know one item and are sure of an
+    # error in the other, with losses 0 and 100. The losses 4 and 1 of the neighbours are better, but 4 is no knowledge.
+    first, later = heard([2.0, 2.0], 2.0, 2.0, 2.0, 2.0), heard([0.0, 10.0], 5.0, 1.0, 2.0, 1.0)
+    _, weights = first_of(cross_fitted(folds=2, forgetting=1.0), first, later)
+    assert weights is not None
+    assert weights[1] == 0.0
+    assert weights[2] > 0.3
+    _, weights = first_of(cross_fitted(folds=2, forgetting=1.0, slack=1.0), first, later)  # without the test
+    assert weights is not None
+    assert weights[1] > 0.3
 
 
 def test_where_nobody_is_better_the_agent_goes_back_to_its_anchor() -> None:

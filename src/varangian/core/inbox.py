@@ -47,8 +47,8 @@ class FoldModels(NamedTuple):
 
     models: tuple[Models, ...]
     """For each fold, the models that were trained without it."""
-    samples: tuple[Sample, ...]
-    """For each fold, some of its items. The `unseen` sample holds them all."""
+    samples: tuple[tuple[Sample, ...], ...]
+    """For each fold, some of its items, one at a time. The `unseen` sample holds them all."""
     items: Float[Tensor, "agent 1"]
     """How many items each agent has."""
 
@@ -196,35 +196,38 @@ class Inbox:
             raise BadInput("this rule uses fold models, but does not ask for them; set its attribute folds")
         return self.folds
 
-    def unseen_loss(self) -> Table:
-        """ℓ(θ̂_l; ξ_k) on the `unseen` sample, which has as many items of every fold.
+    def unseen_losses(self) -> Float[Tensor, "item agent slot"]:
+        """ℓ(θ̂_l; ξ) for each item ξ of the `unseen` sample, which has as many items of every fold.
 
         Messages are completed with private parameters that have not been trained on the items: those of the fold
         models. An agent's own private parameters have.
         """
-        if self.rows.shape[1] == self.own.shape[1]:
-            return self.loss("unseen")
-        evaluator = self.evaluator.for_single_slots()
+        folds = self.cross_fitted
+        all_shared = self.rows.shape[1] == self.own.shape[1]
+        evaluator = self.evaluator if all_shared else self.evaluator.for_single_slots()
 
         def judged() -> Tensor:
-            folds = zip(self.cross_fitted.models, self.cross_fitted.samples, strict=True)
-            inboxes = [replace(self, own=own, samples={"unseen": sample}, evaluator=evaluator) for own, sample in folds]
-            return torch.stack([inbox.loss("unseen") for inbox in inboxes]).mean(0)
+            inboxes = (
+                replace(self, own=self.own if all_shared else own, samples={"unseen": item}, evaluator=evaluator)
+                for own, items in zip(folds.models, folds.samples, strict=True)
+                for item in items
+            )
+            return torch.stack([inbox.loss("unseen") for inbox in inboxes])
 
-        return self.once("loss with the fold models' private parameters", judged)
+        return self.once("losses on unseen items", judged)
 
-    def unseen_anchor_loss(self) -> Float[Tensor, "agent 1"]:
-        """The cross-fitted loss: each item of the `unseen` sample is judged by the model that was trained without it.
+    def unseen_anchor_losses(self) -> Float[Tensor, "item agent 1"]:
+        """The cross-fitted losses: each item of the `unseen` sample is judged by the model that was trained without it.
 
-        It is infinite where it is nan.
+        They are infinite where they are nan.
         """
 
         def judged() -> Tensor:
             folds = zip(self.cross_fitted.models, self.cross_fitted.samples, strict=True)
-            losses = [self.model.judge(models[:, None], sample) for models, sample in folds]
-            return torch.stack(losses).mean(0).nan_to_num_(math.inf, math.inf, math.inf)
+            losses = [self.model.judge(own[:, None], item) for own, items in folds for item in items]
+            return torch.stack(losses).nan_to_num_(math.inf, math.inf, math.inf)
 
-        return self.once("cross-fitted loss", judged)
+        return self.once("cross-fitted losses", judged)
 
     def distance(self, target: Models, p: float = 2.0) -> Table:
         """‖target_k − θ̂_l‖_p, over the shared parameters."""

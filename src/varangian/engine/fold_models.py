@@ -59,7 +59,9 @@ def fold_models(
     folds = len(state.models)
     samples = world.folds(folds)
     judge = samples.at(round).judge
-    of_folds = tuple(zip(*(part.chunk(folds, 1) for part in judge), strict=True))
+    items = tuple(zip(*(part.split(1, 1) for part in judge), strict=True))
+    of_each = len(items) // folds
+    of_folds = tuple(items[first : first + of_each] for first in range(0, len(items), of_each))
     return FoldModels(state.models, of_folds, samples.items), {"unseen": judge}
 
 

@@ -176,5 +176,5 @@ def with_second(exchange: Exchange, rule: Rule[Any]) -> Exchange:
     if not folds or (exchange.folds is not None and len(exchange.folds.models) == folds):
         return exchange
     sample = exchange.samples["next"]
-    of_folds = FoldModels((exchange.adapted,) * folds, (sample,) * folds, torch.ones_like(exchange.forgetting))
+    of_folds = FoldModels((exchange.adapted,) * folds, ((sample,),) * folds, torch.ones_like(exchange.forgetting))
     return replace(exchange, folds=of_folds, samples={**exchange.samples, "unseen": sample})

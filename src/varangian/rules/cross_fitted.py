@@ -1,6 +1,6 @@
 """Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
 
-cross_fitted = smoothed differences to the fold models' loss,   keep better, and near the mean gain,   weigh uniformly
+cross_fitted = smoothed differences to the fold models' loss,   keep better, and nearly the best,   weigh uniformly
 
 An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
 nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
@@ -30,6 +30,10 @@ class Evidence(NamedTuple):
     """Differences to the cross-fitted loss, per neighbour."""
     unit: Smoothed
     """The cross-fitted loss itself, per agent."""
+    knowledge: Smoothed
+    """Which share of ignorance's loss each neighbour avoids. Slot 0 is that of the fold models."""
+    ignorance: Float[Tensor, " agent"]
+    """The cross-fitted loss of the first round, when nobody had learned anything. 0 before."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ class cross_fitted:
         δ_lk = mean_f ( ℓ(θ̂_l; ξ_kf) − ℓ(b_kf; ξ_kf) )
         d_lk ← (1 − ν) d_lk + ν δ_lk
         g_lk = −d_lk / φ_k
-        K_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  g_lk ≥ (1 − ς / √n_k) ḡ_k}
+        h_lk = smoothed mean_i ( 1 − min(ℓ(θ̂_l; ξ_ki), ℓ⁰_k) / ℓ⁰_k ),  h_kk: the same of the fold models
+        B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ (1 − ς) h_kk}
+        K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) ḡ_k}
         s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
         θ_k = b_k a_k + (1 − b_k) mean_{l∈K_k∪{k}} θ̂_l
@@ -50,11 +56,15 @@ class cross_fitted:
     looks as good as it is. φ_k is the smoothed loss of the fold models: gains are shares of it, and do not depend on
     the unit of the loss.
 
-    ḡ_k is the mean gain of the neighbours that pass the first two tests, with weights ∝ s_lk. A neighbour with clearly
-    less is left out, and a gain is known the better, the more items there are. Otherwise random models, which beat a
-    model that has overfitted, would dilute the others. Those kept weigh the same: differences between them are mostly
-    chance. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as a
-    neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where nobody is
+    A model that has overfitted is sure of its errors. Its loss is then above ℓ⁰_k, that of a model that knows nothing.
+    A neighbour that sends such a model would look good, and accuracy would fall to chance. So knowledge h_lk counts
+    too. There, no item costs more than ℓ⁰_k, and knowing nothing gives 0.
+
+    ḡ_k is the mean gain of the neighbours that pass these tests, with weights ∝ s_lk. A neighbour with clearly less is
+    left out, and a gain is known the better, the more items there are. Otherwise poor models, which beat a model that
+    has overfitted, would dilute the others. Those kept weigh the same: differences between them are
+    mostly chance. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as
+    a neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where nobody is
     better.
 
     The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
@@ -63,7 +73,7 @@ class cross_fitted:
     test on these items finds it. `anchored` becomes this rule where it helps: on finite data that is gone over again.
 
     Assumes: A finite dataset. Any number of neighbours may be Byzantine.
-    Cost: Two more gradients, one evaluation of the loss per neighbour, and K models more per agent.
+    Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, and K models more per agent.
 
     Example:
         >>> from varangian import Task, simulate
@@ -84,7 +94,7 @@ class cross_fitted:
     eta: float = 1.0
     """η: how fast the weight of the anchor falls with the gain of the neighbours."""
     slack: float = 0.5
-    """ς: how far below the mean gain a neighbour may be. It is divided by the root of the number of items."""
+    """ς: how far a neighbour may be below the fold models in knowledge and, divided by √n_k, below the mean in gain."""
 
     companion: ClassVar[Companion] = "alone"
 
@@ -98,16 +108,24 @@ class cross_fitted:
             raise BadInput(f"slack must be 0 or a positive number, but is {self.slack}")
 
     def init(self, table: Table) -> Evidence:
-        return Evidence(Smoothed.start(table, 0.0), Smoothed.start(table[:, 0], 0.0))
+        of_pairs, of_agents = Smoothed.start(table, 0.0), Smoothed.start(table[:, 0], 0.0)
+        return Evidence(of_pairs, of_agents, of_pairs, torch.zeros_like(table[:, 0]))
 
     def combine(self, inbox: Inbox, state: Evidence) -> Combined[Evidence]:
-        alone = inbox.unseen_anchor_loss()
-        now = difference(inbox.unseen_loss(), alone)
+        theirs, alone = inbox.unseen_losses(), inbox.unseen_anchor_losses()
+        now = difference(theirs.mean(0), alone.mean(0))
         excess, of_excess = smooth(now, self.forgetting, state.excess)
-        unit, of_unit = smooth(alone[:, 0], self.forgetting, state.unit)
+        level = alone.mean(0)[:, 0]
+        unit, of_unit = smooth(level, self.forgetting, state.unit)
         better = (now <= 0) & (excess <= 0) & ~_self(inbox.heard)
         gain = torch.where(better, -excess / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None], 0.0)
+
+        ignorance = torch.where(state.ignorance == 0, level, state.ignorance).nan_to_num(0.0, 0.0, 0.0)
+        known = knowledge(torch.cat((alone, theirs[:, :, 1:]), 2), ignorance[:, None])
+        known, of_known = smooth(torch.where(inbox.heard, known, math.inf), self.forgetting, state.knowledge)
+
         items = inbox.cross_fitted.items
+        better &= known >= (1 - self.slack) * known[:, :1]
         score = (self.eta * items * gain).clamp(max=torch.finfo(gain.dtype).max)
         first = torch.softmax(torch.where(better, score, torch.finfo(score.dtype).min), 1)
         enough = (1 - self.slack * items.rsqrt()) * (first * gain).sum(1, keepdim=True)
@@ -116,7 +134,19 @@ class cross_fitted:
         listened = (kept | _self(inbox.heard)).to(score.dtype)
         of_slots = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
-        return Combined(inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit))
+        return Combined(
+            inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit, of_known, ignorance)
+        )
+
+
+def knowledge(losses: Float[Tensor, "item agent slot"], ignorance: Float[Tensor, "agent 1"]) -> Table:
+    """Which share of ignorance's loss is avoided, in the mean over items. No item counts as worse than ignorance.
+
+    >>> knowledge(torch.tensor([[[1.0, 2.0]], [[9.0, 2.0]]]), torch.tensor([[2.0]]))  # half an item known, and none
+    tensor([[0.2500, 0.0000]])
+    """
+    known = 1 - losses.minimum(ignorance) / ignorance
+    return torch.where(ignorance > 0, known, 0.0).mean(0)
 
 
 def anchor_weight(score: Table, kept: Kept) -> Float[Tensor, "agent 1"]:

@@ -306,7 +306,7 @@ def _mutations(candidate: object, method: str, play: Callable[[Any], Iterator[ob
     def watched(shown: Inbox | View, state: Any) -> Any:
         if isinstance(shown, Inbox):  # losses are cached: compute them all, so that a change is noticed
             shown.loss("next"), shown.loss("same"), shown.anchor_loss("next"), shown.anchor_loss("same")
-            shown.unseen_loss(), shown.unseen_anchor_loss()
+            shown.unseen_losses(), shown.unseen_anchor_losses()
         given = vars(shown) | {"the state": state}
         before = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
         result = getattr(candidate, method)(shown, state)

@@ -110,7 +110,9 @@ class Story:
             forgetting=own.new_full((agents, 1), 0.3),
             step_size=own.new_full((agents, 1), 0.1),
             second=SecondModel(*(self.previous[round] * 0.9 + self.u[at] * 0.1 for at in (round, round + 1))),
-            folds=FoldModels((self.previous[round].clone(), own * 0.9), (next, next), own.new_full((agents, 1), 5.0)),
+            folds=FoldModels(
+                (self.previous[round].clone(), own * 0.9), ((next,), (next,)), own.new_full((agents, 1), 5.0)
+            ),
             truth=Truth(table, own, *friends, lambda models: models.square().sum(1)),
             pairs=pairs,
             evaluator=Fast(dense=self.dense, private_rows=len(rows) - agents),
