@@ -267,14 +267,14 @@ def test_a_rule_that_cannot_be_compiled_runs_plainly_after_one_warning(looks: st
 def test_training_that_draws_is_not_compiled() -> None:
     task = softmax(layers=nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3)))
     with pytest.warns(UserWarning, match=r"uncompiled: step: it draws random numbers"):
-        agree(*both(task, byzantine=1))
+        agree(*both(task, byzantine=1, rule=rules.loss_based()))
 
 
 @pytest.mark.usefixtures("_traced_only")
 def test_long_functions_and_ever_new_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MAX_SHAPES", 2)
     with pytest.warns(UserWarning, match="limit of 2 shapes"):
-        agree(*both(softmax(), changing))
+        agree(*both(softmax(), changing, rule=rules.loss_based()))
     monkeypatch.setattr(fused, "MAX_OPERATIONS", 5)
     with pytest.warns(UserWarning, match="more than 5 operations"):
         agree(*both(small()))
@@ -297,14 +297,14 @@ def test_a_broken_compiler_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fused, "_loops", broken)
     with pytest.warns(UserWarning, match="disk full"):
-        agree(*both(softmax(agents=5)), tolerance=0)
+        agree(*both(softmax(agents=5), rule=rules.loss_based()), tolerance=0)
 
 
 def test_what_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_loops", lambda graph, given, callers: lambda *given: [2 * v for v in graph(*given)])
     monkeypatch.setattr(fused, "_LOOPS", {})
     with pytest.warns(UserWarning, match="the compiled function gives other results"):
-        agree(*both(softmax(agents=5)), tolerance=0)
+        agree(*both(softmax(agents=5), rule=rules.loss_based()), tolerance=0)
 
 
 numbers = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.5, 1e308])
