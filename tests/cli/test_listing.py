@@ -68,7 +68,7 @@ finally:
     print("LOADED", *heavy)
 """
     command = [sys.executable, "-c", code, *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "160"})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, "COLUMNS": "160"})
     *shown, loaded = done.stdout.splitlines()
     assert (done.returncode, done.stderr, loaded) == (0, "", "LOADED")
     if args == ("--version",):

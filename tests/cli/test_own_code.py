@@ -342,5 +342,5 @@ def test_the_current_folder_can_be_imported_from_but_does_not_hide_packages(here
     (here / "rules_of_mine" / "one.py").write_text(MINE, encoding="utf-8")
     code = "import sys; sys.path[:] = filter(None, sys.path); from varangian.cli import main; main()"
     command = [sys.executable, "-c", code, *map(str, SMALL), "--rule", "rules_of_mine.one:exponential", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=here, timeout=1200)
     assert (done.returncode, done.stderr) == (0, "")

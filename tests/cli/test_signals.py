@@ -45,7 +45,7 @@ def test_an_interrupt_waits_for_the_end_of_an_import(number: signal.Signals, tmp
     assert process.stdin is not None and process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(number)
-    out, _ = process.communicate("go on\n", timeout=300)
+    out, _ = process.communicate("go on\n", timeout=1200)
     assert out.splitlines() == ["imported", "interrupted"]
     assert process.returncode == 0
 
@@ -69,5 +69,5 @@ with terminate_is_interrupt():
 
 
 def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
-    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=1200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

@@ -76,6 +76,6 @@ def test_values_reach_a_process_that_has_no_such_file(here: Path) -> None:
     for path in list(here.glob("*.py")):
         path.unlink()
     program = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[0].times())"
-    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, timeout=1200, check=False)
     assert (done.stdout, done.stderr) == (b"6\n", b"")
     assert pickle.loads(sent)[0].times() == 6

@@ -45,7 +45,7 @@ def varangian_(*args: object) -> Said:
 
 def in_process_of_its_own(*args: object, **environment: str) -> Said:
     command = [sys.executable, "-m", "varangian", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, **environment})
     return Said(done.returncode, done.stdout, done.stderr)
 
 

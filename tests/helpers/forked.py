@@ -63,7 +63,7 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         """Its status, or less than 0 for the signal that killed it, and what it said."""
-        self._process.join(timeout=300)
+        self._process.join(timeout=1200)
         assert self._process.exitcode is not None, "it goes on and on"
         return self._process.exitcode, *self.said()
 

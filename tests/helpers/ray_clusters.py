@@ -12,7 +12,7 @@ def add_machine(cluster: Any) -> Any:
     """One more machine with one core and no GPU. A busy computer may need long to start it."""
     about: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 * 2**20}
     node = cluster.add_node(wait=False, include_dashboard=False, **about)
-    cluster.wait_for_nodes(timeout=300)
+    cluster.wait_for_nodes(timeout=1200)
     return node
 
 

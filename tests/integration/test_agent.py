@@ -23,7 +23,7 @@ from varangian.agent.fleet import FleetOptions, configurations
 from varangian.agent.state import GENERATIONS, last_round
 from varangian.experiments.config import plan_for
 
-LONG = 300.0
+LONG = 1200.0
 
 
 @pytest.fixture

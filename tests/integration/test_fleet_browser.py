@@ -63,7 +63,7 @@ def opened(browser: Any, url: str, complaints: list[str], asked: list[str], **vi
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(url)
-    page.wait_for_selector("html[data-ready=true]", timeout=300_000)
+    page.wait_for_selector("html[data-ready=true]", timeout=1_200_000)
     return page
 
 
@@ -112,11 +112,11 @@ def test_watching_asks_agents_and_says_who_does_not_answer(browser: Any) -> None
         try:
             with page_server(view) as server:
                 page = opened(browser, server.url, [], [])
-                page.wait_for_selector("text=1 of 2 agents answer.", timeout=60_000)
+                page.wait_for_selector("text=1 of 2 agents answer.", timeout=600_000)
                 assert "no answer" in page.locator("#agent-rows tr").nth(1).inner_text()
                 other(status("b", 5, {"b": 0.5, "a": 0.5}))
-                page.wait_for_selector("text=2 of 2 agents answer.", timeout=60_000)
-                page.wait_for_selector("[data-from=a][data-to=b]", timeout=60_000, state="attached")
+                page.wait_for_selector("text=2 of 2 agents answer.", timeout=600_000)
+                page.wait_for_selector("[data-from=a][data-to=b]", timeout=600_000, state="attached")
                 page.context.close()
         finally:
             stop.set()

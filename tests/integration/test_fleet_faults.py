@@ -22,7 +22,7 @@ from varangian.agent.mailbox import Limits
 from varangian.agent.record import Tail
 from varangian.experiments.config import Plan, plan_for
 
-LONG = 300.0
+LONG = 1200.0
 ENDLESS = 1_000_000
 
 

@@ -30,7 +30,7 @@ from varangian.report.terminal import Terminal
 
 ray = pytest.importorskip("ray", reason="needs Ray")
 HERE = RayCluster()
-LONG = 300
+LONG = 1200
 """Seconds after which a busy machine is given up on."""
 
 

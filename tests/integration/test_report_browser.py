@@ -66,7 +66,7 @@ class Reader:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(address)
-        self.page.wait_for_selector("html[data-ready=true]", timeout=300_000)
+        self.page.wait_for_selector("html[data-ready=true]", timeout=1_200_000)
         self.address = address
 
     def traces(self, plot: str) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(kill: signal.Signals, tmp_path: P
         while not any((folder / UNFINISHED).glob("*/cells")) and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(kill)
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=1200)
     assert process.returncode == (130 if kill == signal.SIGTERM else -9)
     if kill == signal.SIGTERM:
         assert said.splitlines()[-1].endswith(f"varangian run {folder}/config.toml --resume --out {folder}")

@@ -93,7 +93,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_pa
     while not finished_cells(tmp_path / "left") and running.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     os.kill(running.pid, kill)
-    _, said = running.communicate(timeout=300)
+    _, said = running.communicate(timeout=1200)
     assert running.returncode == 130, said
     assert "interrupted; to continue, run the same command with --resume" in said
     until = time.monotonic() + 60
