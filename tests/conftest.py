@@ -20,6 +20,8 @@ gc.disable()
 sys.dont_write_bytecode = False
 
 torch.set_num_threads(1)
+# Ray gives its workers a low priority. Beside other tests they would hardly run.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # How long an example takes says something about the machine, not about the code. The same examples in every run: what
 # passes for one change passes for the next. `--hypothesis-profile=search` draws new ones.
