@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.kernels import (
+    ATTACKS,
+    both_ways,
+    honest_exchange,
+    localized,
+    localized_scene,
+    with_hubs,
+    world_of,
+)
 from torch import Tensor
 
 import varangian
-from varangian import Graph, Task, attacks, rules, studies
+from varangian import Graph, attacks, rules, studies
 from varangian.core.cpp.build import has_compiler
 from varangian.core.exchange import Exchange
 from varangian.core.execution import DEFAULT, Execution
-from varangian.core.messages import HonestMessages, deliver
-from varangian.core.models.base import Formula
-from varangian.core.scene import Scene
 from varangian.engine.compute.compile import Compiled
 from varangian.engine.compute.cpp import build
 from varangian.engine.compute.cpp.agent_loop import agent_loop
@@ -29,9 +35,9 @@ from varangian.engine.compute.cpp.translate import Untranslatable, names_of, tra
 from varangian.engine.kernels import register
 from varangian.engine.kernels.loss_based import Loop, loop_for
 from varangian.engine.kernels.registry import kernel_for
-from varangian.engine.round import adapt, byzantine_messages, combine, next_sample, play_round
-from varangian.engine.state import State, begin, exchange_of
-from varangian.engine.world import World, prepare
+from varangian.engine.round import combine, play_round
+from varangian.engine.state import begin
+from varangian.engine.world import prepare
 from varangian.rules.evidence import Smoothed
 
 pytestmark = pytest.mark.skipif(
@@ -147,52 +153,6 @@ RULES = [
     rules.loss_based(judge="same", start=2.0),
     rules.loss_based(smoothing=1.0),
 ]
-ATTACKS = [
-    attacks.uniform(15, 16),
-    attacks.not_finite(),
-    attacks.silent(),
-    attacks.pulling(step=0.3),
-    attacks.uniform(-3e38, 3e38),
-]
-
-
-def localized_scene(agents: int, **settings: Any) -> Scene:
-    scene = studies.target_localization(agents=agents).scene(1)
-    return replace(scene, task=replace(scene.task, **settings))
-
-
-def localized(agents: int, dtype: torch.dtype, **settings: Any) -> World:
-    return prepare([localized_scene(agents, **settings)], [1], 0.3, DEFAULT, dtype)
-
-
-def honest_exchange(world: World, state: State | None = None) -> Exchange:
-    """What agents exchange in the next round without an attack."""
-    state = state or begin(world, rules.loss_based(), attacks.silent())
-    adapted, _ = adapt(world, state)
-    return exchange_of(world, state, adapted, deliver(adapted, None, world.byzantine), *next_sample(world, state))
-
-
-def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> None:
-    """Run every round with the rule itself and with the loop, from the same state."""
-    compiled = replace(world, executor=Compiled(DEFAULT))
-    with torch.no_grad():
-        state = begin(world, rule, attack)
-        for _ in range(rounds):
-            adapted, _ = adapt(world, state)
-            wiring, honest = world.wiring(0), HonestMessages(adapted, state.models)
-            sent, _ = byzantine_messages(world, rule, state.rule, attack, state, adapted, honest, wiring)
-            delivered = deliver(adapted, sent, world.byzantine)
-            exchange = exchange_of(world, state, adapted, delivered, *next_sample(world, state))
-            models, weights, memory, _ = combine(world, rule, state.rule, exchange)
-            assert isinstance(kernel_for(rule, exchange, DEFAULT), Loop)
-            ours = combine(compiled, rule, state.rule, exchange)
-            near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
-            torch.testing.assert_close(ours[0], models, **near)
-            torch.testing.assert_close(list(ours[1]), list(weights), **near)
-            torch.testing.assert_close([*map(tuple, ours[2])], [*map(tuple, memory)], **near)
-            for one, other in zip(ours[1], weights, strict=True):
-                assert ((one > 0) == (other > 0)).all()
-            state, _ = play_round(world, rule, attack, state)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
@@ -212,24 +172,6 @@ def test_the_loop_where_agents_have_no_new_sample(judge: Any, attack: Any, stale
 def test_the_loop_in_single_precision_and_beyond_one_tile() -> None:
     both_ways(localized(1100, torch.float32), rules.loss_based(), attacks.uniform(15, 16), rounds=4, tolerance=1e-4)
     both_ways(localized(100, torch.float32), rules.loss_based(), attacks.not_finite(), rounds=4, tolerance=1e-4)
-
-
-def world_of(loss: Any, agents: int, start: Tensor, graph: Graph, samples: Tensor) -> World:
-    class Same:
-        """All agents observe the same in every round."""
-
-        def __init__(self) -> None:
-            self.agents = agents
-
-        def samples(self, draws: Any, first: int, rounds: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-            return (samples.to(dtype).expand(rounds, *samples.shape),)
-
-        def to(self, device: torch.device) -> Same:
-            return self
-
-    model = Formula(start.shape[1], loss, first=lambda agents: start)
-    task = Task(model=model, stream=Same(), step_size=0.0, forgetting=0.5)
-    return prepare([Scene(task, graph)], [0], 0, DEFAULT, torch.float32)
 
 
 def test_models_that_are_never_wrong_share_all_weight() -> None:
@@ -323,15 +265,7 @@ def test_phi_is_kept_as_the_rule_keeps_it() -> None:
 
 
 def test_agents_that_stand_apart_in_their_tables() -> None:
-    """A few agents hear all others, and the rest hear two. They are in different tables, and not consecutive."""
-    agents = 600
-    hubs = range(0, agents, 50)
-    edges = [(sender, hub) for hub in hubs for sender in range(agents) if sender != hub]
-    ring = [((k + step) % agents, k) for k in range(agents) for step in (1, agents - 1)]
-    graph = Graph.from_edges(agents, sorted({*edges, *ring}))
-    study = studies.target_localization(agents=agents)
-    world = prepare([Scene(study.task(1), graph)], [1], 0.3, DEFAULT, torch.float64)
-    assert any(table.span is None for table in world.wiring(0).tables)
+    world = with_hubs()
     for attack in (attacks.uniform(15, 16), attacks.not_finite(), attacks.pulling(step=0.3)):
         both_ways(world, rules.loss_based(), attack, rounds=3, tolerance=1e-11)
         both_ways(world, rules.loss_based(smoothing=0.4, judge="same"), attack, rounds=3, tolerance=1e-11)

@@ -12,26 +12,27 @@ from varangian.core.cpp.build import NotBuilt, built
 from varangian.core.layout import by_column
 from varangian.engine.compute.cpp.translate import Untranslatable
 
+_OPTIONS = ("-fno-math-errno",)
+"""Roots of vectors are single instructions, if no error numbers are asked for."""
 _NUMBERS = {torch.float32: ("float", "int32_t"), torch.float64: ("double", "int64_t")}
 
 
-def library(dtype: torch.dtype, translated: str, loop: str) -> ctypes.CDLL:
+def library(dtype: torch.dtype, translated: str, *loop: str) -> ctypes.CDLL:
     """The library of a loop.
 
     Args:
         dtype: The number type.
         translated: The translated function that the loop calls.
-        loop: The file of the loop in this folder.
+        loop: The files of the loop in this folder, in order.
     """
     if dtype not in _NUMBERS:
         raise Untranslatable(f"there are no vectors of {dtype}")
     real, word = _NUMBERS[dtype]
     head = f"#include <cstdint>\nusing real = {real};\nusing word = {word};\n"
-    texts = [
-        files("varangian.engine.compute.cpp").joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", loop)
-    ]
+    folder = files("varangian.engine.compute.cpp")
+    lanes, *rest = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("lanes.h", *loop))
     try:
-        return built("\n".join((head, texts[0], translated, texts[1])))
+        return built("\n".join((head, lanes, translated, *rest)), *_OPTIONS)
     except NotBuilt as error:
         raise Untranslatable(str(error)) from error
 

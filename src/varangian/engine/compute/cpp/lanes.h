@@ -57,6 +57,12 @@ static inline bool all_true(Mask which) {
 }
 static inline Mask finite(Lanes a) { return magnitude(a) < all(limits::infinity()); }
 
+// a + w (b − a), starting from the nearer end: with w = 1, nothing of a must remain.
+static inline Lanes between(Lanes a, Lanes b, Lanes w) {
+    const Lanes far = b - a;
+    return w < real(0.5) ? a + w * far : b - far * (1 - w);
+}
+
 #define EACH(function)                                                               \
     static inline Lanes each_##function(Lanes a) {                                   \
         for (int lane = 0; lane < LANES; lane++) a[lane] = std::function(a[lane]);   \
