@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from varangian import BadInput, Graph, Task, attacks, rules, simulate, studies
 from varangian.attacks.base import View, knowledge_of
 from varangian.attacks.blind_spots import SMALL, blind_direction, mirrored, null_space, onto_items
-from varangian.core.models.base import Formula, InputLayer
+from varangian.core.models.base import Formula, LinearLayer
 from varangian.core.models.stacked import Stacked
 from varangian.engine.results import final
 
@@ -78,7 +78,7 @@ def test_it_ruins_the_papers_rule_on_localization() -> None:
 def test_what_the_batch_does_not_show_is_reversed() -> None:
     """A batch that shows the first of three features: its weight stays, and the other two change their signs."""
     models = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]])
-    found = mirrored(models, InputLayer(0, 6, 3), torch.tensor([[[2.0, 0.0, 0.0]]]))
+    found = mirrored(models, LinearLayer(0, 6, torch.tensor([[[2.0, 0.0, 0.0]]])))
     assert found[0].tolist() == pytest.approx([1, -2, -3, 4, -5, -6, 7])
 
 
@@ -88,8 +88,12 @@ def test_what_the_batch_does_not_show_is_reversed() -> None:
         lambda: nn.Linear(12, 3),
         lambda: nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)),
         lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(40, 3)),
+        lambda: nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 30), nn.Tanh(), nn.Linear(30, 3)),
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 5), nn.Tanh(), nn.Conv1d(8, 3, 8), nn.Flatten()
+        ),
     ],
-    ids=["linear", "first layer", "any model"],
+    ids=["linear", "first layer", "behind a convolution", "last layer", "any model"],
 )
 def test_on_the_known_batch_it_is_no_worse_than_the_victim_and_elsewhere_it_is(net: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)

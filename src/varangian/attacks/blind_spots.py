@@ -13,7 +13,7 @@ from varangian.attacks.base import Knowledge, View
 from varangian.attacks.true_risk import PerAgent, Told, curvature_times, gradient_of_risk, improved
 from varangian.core.errors import BadInput
 from varangian.core.messages import ToEach
-from varangian.core.models.base import HasInputLayer, InputLayer, Model, Models, Sample
+from varangian.core.models.base import HasLayers, LinearLayer, Model, Models, Sample
 from varangian.core.task import JudgedOn
 
 Own = Float[Tensor, "byzantine parameter"]
@@ -154,15 +154,18 @@ class null_space:
     the projection onto all changes of the model that change nothing on that batch. Judged on ξ_k, the message is the
     best model that there is. On all other data it is wrong.
 
-    If the first layer is linear in its input, P_k keeps the part of its weights that the inputs of the batch span,
-    and the equation is exact. Any other model goes towards −g_k in `steps` steps. Each step is orthogonal to the
-    gradients of all items of the batch, and is halved until the loss of the batch is at most the victim's own.
+    If a layer is linear in its input, P_k keeps the part of its weights that its inputs span when the model sees the
+    batch, and the equation is exact. Of several such layers, the one with the most unseen directions is reversed: it
+    has the most features beyond the number of items. Any other model goes towards −g_k in `steps` steps. Each step is
+    orthogonal to the gradients of all items of the batch, and is halved until the loss of the batch is at most the
+    victim's own.
 
     It works against every rule that judges on a batch that the adversary knows: `judge="same"` gives it away.
 
     Knows: The models of the victims, and the batch: the one they have just trained on, or with `batch="next"` the one
     they will judge on next.
-    Cost: One gradient per round, and an orthogonal basis of the batch. For other models, `steps` gradients per item.
+    Cost: One gradient and one prediction per round, and an orthogonal basis of the layer's inputs. For models without
+    linear layers, `steps` gradients per item.
 
     Example:
         >>> from varangian import attacks
@@ -178,7 +181,7 @@ class null_space:
     step: float = 0.02
     """The size of the gradient step that makes the message better than the victim's model."""
     steps: int = 8
-    """How many steps towards the reversed model, where no layer is linear in the input."""
+    """How many steps towards the reversed model, where no layer is linear."""
 
     @property
     def knows(self) -> tuple[Knowledge, ...]:
@@ -201,9 +204,10 @@ class null_space:
         insight, shared = view.insight, view.adapted.shape[1]
         sample = insight.sample if self.batch == "same" else insight.upcoming()
         better = insight.models - self.step * _shared_gradient(insight.model, insight.models, sample, shared)
-        layer = insight.model.input_layer(sample) if isinstance(insight.model, HasInputLayer) else None
-        if layer is not None and layer.stop <= shared:
-            return mirrored(better, layer, sample[0])[:, :shared]
+        layers = insight.model.linear_layers(better, sample) if isinstance(insight.model, HasLayers) else []
+        sent = [layer for layer in layers if layer.stop <= shared]
+        if sent:
+            return mirrored(better, max(sent, key=_unseen))[:, :shared]
         return self._reversed(insight.model, insight.models, better, sample, shared)[:, :shared]
 
     def _reversed(self, model: Model, own: Models, better: Models, sample: Sample, shared: int) -> Models:
@@ -222,20 +226,25 @@ class null_space:
         return now
 
 
-def mirrored(models: Models, layer: InputLayer, x: Float[Tensor, "agent item feature"]) -> Models:
+def mirrored(models: Models, layer: LinearLayer) -> Models:
     """The models with the weights of a layer reversed, except for the part that the inputs span."""
-    weight = models[:, layer.start : layer.stop].unflatten(1, (-1, layer.features))
-    basis = torch.linalg.qr(x.flatten(2).mT.to(weight.dtype)).Q
+    weight = models[:, layer.start : layer.stop].unflatten(1, (-1, layer.inputs.shape[2]))
+    basis = torch.linalg.qr(layer.inputs.mT.to(weight.dtype)).Q
     seen = (weight @ basis) @ basis.mT
     out = models.clone()
     out[:, layer.start : layer.stop] = (2 * seen - weight).flatten(1)
     return out
 
 
+def _unseen(layer: LinearLayer) -> int:
+    """How many features a layer has beyond the rows of its input."""
+    return layer.inputs.shape[2] - layer.inputs.shape[1]
+
+
 def onto_items(model: Model, models: Models, sample: Sample, way: Models, shared: int) -> Models:
     """The part of `way` in the space of the gradients of all items of each agent's batch."""
     # The sample of a network is a batch; that of a formula is a single item.
-    items = sample[0].shape[1] if isinstance(model, HasInputLayer) else 1
+    items = sample[0].shape[1] if isinstance(model, HasLayers) else 1
     one_each = tuple(part.flatten(0, 1)[:, None] for part in sample) if items > 1 else sample
     rows = models.repeat_interleave(items, 0)
     slopes = _shared_gradient(model, rows, one_each, shared).unflatten(0, (len(models), -1))

@@ -59,19 +59,22 @@ class Model(Protocol):
         ...
 
 
-class InputLayer(NamedTuple):
-    """The weights that multiply the input of a model: some columns of its parameters, `features` per output."""
+class LinearLayer(NamedTuple):
+    """The weights of a layer that is linear in its input: some columns of the models, one per output and feature."""
 
     start: int
     stop: int
-    features: int
+    inputs: Float[Tensor, "agent row feature"]
+    """What the layer is given when each agent's model sees its own sample."""
 
 
 @runtime_checkable
-class HasInputLayer(Protocol):
-    """A model that may tell where the weights of its first layer are, if that layer is linear in the input."""
+class HasLayers(Protocol):
+    """A model with layers, for batches of items."""
 
-    def input_layer(self, sample: Sample) -> InputLayer | None: ...
+    def linear_layers(self, models: Models, sample: Sample) -> list[LinearLayer]:
+        """The linear layers whose weights are in the models, in the order of their names."""
+        ...
 
 
 def own_loss(model: Model, models: Models, sample: Sample) -> Float[Tensor, " agent"]:

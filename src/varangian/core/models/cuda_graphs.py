@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from varangian.core.models.base import Formula, HasInputLayer, InputLayer, Model, Models, Sample
+from varangian.core.models.base import Formula, HasLayers, LinearLayer, Model, Models, Sample
 
 Pass = Callable[..., Tensor]
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
@@ -64,8 +64,8 @@ class CudaGraphed:
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         return self.model.settle(stepped, before, sample)
 
-    def input_layer(self, sample: Sample) -> InputLayer | None:
-        return self.model.input_layer(sample) if isinstance(self.model, HasInputLayer) else None
+    def linear_layers(self, models: Models, sample: Sample) -> list[LinearLayer]:
+        return self.model.linear_layers(models, sample) if isinstance(self.model, HasLayers) else []
 
     def _replay(self, function: Callable[[Tensor, Sample], Tensor], models: Tensor, sample: Sample) -> Tensor:
         if torch.is_grad_enabled():  # a replayed pass cannot be differentiated

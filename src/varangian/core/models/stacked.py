@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from varangian.core.errors import BadInput, unknown
 from varangian.core.execution import DEFAULT, Execution, thread_copy
-from varangian.core.models.base import InputLayer, Models, Sample
+from varangian.core.models.base import LinearLayer, Models, Sample
 from varangian.core.models.conv_rewrite import rewritten
 from varangian.core.models.cuda_graphs import forward_of
 
@@ -269,20 +269,43 @@ class Stacked:
         right = below.gather(2, y[:, None, None].expand(-1, below.shape[1], 1, -1)).squeeze(2)
         return below.exp().sum(2).log_() - right  # not in place: best-response attacks need gradients
 
-    def input_layer(self, sample: Sample) -> InputLayer | None:
-        """The weights of the first layer, if it is linear and takes the inputs of the sample as they are.
+    def linear_layers(self, models: Models, sample: Sample) -> list[LinearLayer]:
+        """The linear layers whose weights are in the models, with their inputs, in the order of their names.
 
-        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> Stacked.of(net, nn.functional.mse_loss).input_layer((torch.zeros(5, 8, 2, 2), torch.zeros(5, 8, 2)))
-        InputLayer(start=0, stop=12, features=4)
+        >>> net = Stacked.of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)), nn.functional.mse_loss)
+        >>> sample = torch.zeros(5, 8, 2, 2), torch.zeros(5, 8, 2)
+        >>> [(start, stop, inputs.shape) for start, stop, inputs in net.linear_layers(torch.zeros(5, 23), sample)]
+        [(0, 12, torch.Size([5, 8, 4])), (15, 21, torch.Size([5, 8, 3]))]
         """
-        name, layer = _first_layer(self.judging)
-        features = sample[0][0, 0].numel() if sample[0].ndim > 2 else 0
-        if not isinstance(layer, nn.Linear) or layer.in_features != features or f"{name}weight" not in self.names:
-            return None
-        place = self.names.index(f"{name}weight")
-        start = sum(shape.numel() for shape in self.shapes[:place])
-        return InputLayer(start, start + self.shapes[place].numel(), features)
+        weights = {
+            f"{name}.weight" if name else "weight": layer
+            for name, layer in self.judging.named_modules()
+            if isinstance(layer, nn.Linear)
+        }
+        ends = dict(zip(self.names, accumulate(shape.numel() for shape in self.shapes), strict=True))
+
+        def inputs(row: Float[Tensor, " parameter"], x: Tensor) -> dict[str, Tensor]:
+            seen = dict[str, list[Tensor]]()
+
+            def watch(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+                seen.setdefault(name, []).append(given[0].flatten(0, -2))
+
+            watched = [
+                layer.register_forward_pre_hook(partial(watch, name)) for name, layer in weights.items() if name in ends
+            ]
+            try:
+                functional_call(self.judging, self._views(row), (x,))
+            finally:
+                for hook in watched:
+                    hook.remove()
+            return {name: torch.cat(parts) for name, parts in seen.items()}
+
+        found = vmap(inputs)(models, sample[0])
+        return [
+            LinearLayer(ends[name] - weights[name].weight.numel(), ends[name], found[name])
+            for name in weights
+            if name in found
+        ]
 
     def settle(self, stepped: Models, before: Models, sample: Sample) -> Models:
         """The models with their running statistics updated by the sample, from those of the models `before`."""
@@ -339,15 +362,6 @@ class Stacked:
     def _one_by_one(self, models: Tensor) -> bool:
         """Whether models are faster one after another: convolutions on a CPU, or of many models on a GPU."""
         return self.convolves and (models.device.type == "cpu" or len(models) > 32)
-
-
-def _first_layer(module: nn.Module, name: str = "") -> tuple[str, nn.Module]:
-    """The first layer that computes something, and the start of its parameters' names."""
-    if isinstance(module, nn.Sequential):
-        for child, part in module.named_children():
-            if not isinstance(part, nn.Flatten | nn.Identity):
-                return _first_layer(part, f"{name}{child}.")
-    return name, module
 
 
 def _channels_last(values: Tensor) -> Tensor:
