@@ -241,12 +241,9 @@ class anchored:
         towards, share, distance = within_reach(candidate.models, inbox.own, most)
         both = torch.stack((torch.lerp(anchor, towards, 0.5), towards), 1)
         excess = measure.excess(inbox.model.judge(both, inbox.samples[self.judge]))
-        # A comparison with nan is false. A candidate that is too bad to go to counts against later ones.
-        fine, too_bad = excess.amax(1, keepdim=True) <= self.sudden, (self.sudden / 2, self.sudden)
-        excess = torch.where(fine, excess, constants(too_bad, excess.dtype, excess.device))
         half, whole = excess.masked_fill_(candidate.nobody, 0.0).unbind(1)
-        w, leash = pull(half, whole, self.leash, self.trust, state.leash)
-        unusable = fine.logical_not_().logical_or_(candidate.nobody)[:, 0]
+        w, goes, leash = pull(half, whole, self.sudden, self.leash, self.trust, state.leash)
+        unusable = goes.logical_not_().logical_or_(candidate.nobody[:, 0])
         w = w.masked_fill_(unusable, 0.0)[:, None]
         newest = newest.clamp(min=DISTANCE_FORGETS).masked_fill_(unusable, 0.0)
         return torch.lerp(anchor, towards, w), w * share, leash, state.distance.lerp(distance, newest)

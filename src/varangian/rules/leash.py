@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.core.models.base import Models
@@ -29,29 +29,42 @@ class Leash(NamedTuple):
         return Leash(torch.zeros_like(agents), torch.zeros_like(agents))
 
 
-def pull(half: PerAgent, whole: PerAgent, forgetting: float, trust: float, before: Leash) -> tuple[PerAgent, Leash]:
-    """The best w so far, and the sums after this round.
+def pull(
+    half: PerAgent, whole: PerAgent, most: float, forgetting: float, trust: float, before: Leash
+) -> tuple[PerAgent, Bool[Tensor, " agent"], Leash]:
+    """The best w so far, who may go there, and the sums after this round.
 
         F(w) ← (1 − ν) F(w) + s w + b w²,    w = argmin_{[0, 1]} F(w) + λ (1 − w)²
+
+    A candidate above `most` is too bad: the agent stays, and `most` · w counts against later ones. Networks also have
+    hills: only the place half way is above `most`. Then the agent goes all the way, if that is best, or stays.
 
     Args:
         half: The loss at w = ½, less the loss at w = 0.
         whole: The loss at w = 1, less the loss at w = 0.
+        most: The largest difference to accept.
         forgetting: ν.
         trust: λ: how strongly w begins at 1.
         before: The sums before this round.
 
-    >>> pull(torch.tensor([-1.5]), torch.tensor([-2.0]), forgetting=0.1, trust=0.0, before=Leash.start(torch.zeros(1)))
-    (tensor([1.]), Leash(slope=tensor([-4.]), bend=tensor([2.])))
+    >>> start = Leash.start(torch.zeros(3))
+    >>> half, whole = torch.tensor([-1.5, 8.0, 3.0]), torch.tensor([-2.0, -2.0, 6.0])
+    >>> w, goes, leash = pull(half, whole, most=5.0, forgetting=0.1, trust=0.0, before=start)
+    >>> w, leash.slope
+    (tensor([1., 1., 0.]), tensor([-4., 22.,  5.]))
     """
-    bend = torch.sub(whole, half, alpha=2).mul_(2)
+    level = half <= most  # a comparison with nan is false
+    bend = torch.sub(whole, torch.where(level, half, most), alpha=2).mul_(2)
     slope = (whole - bend).add_(before.slope, alpha=1 - forgetting)
     bend.add_(before.bend, alpha=1 - forgetting)
     down, curve = 2 * trust - slope, bend + trust
     # A parabola that opens upwards is least at its vertex or at the end next to it, and any other at an end: the far
     # end if its value, curve − down, is negative. The quotient is then huge, of the right sign.
     w = down.sub_(curve.clamp(max=0)).div_(curve.clamp_(min=torch.finfo(curve.dtype).tiny)).mul_(0.5).clamp_(0, 1)
-    return w, Leash(slope, bend)
+    goes = level.logical_or_(w == 1).logical_and_(whole <= most)
+    slope = torch.where(goes, slope, before.slope * (1 - forgetting) + most)
+    bend = torch.where(goes, bend, before.bend * (1 - forgetting))
+    return torch.where(goes, w, 0.0), goes, Leash(slope, bend)
 
 
 def within_reach(candidate: Models, start: Models, most: PerAgent) -> tuple[Models, Float[Tensor, "agent 1"], PerAgent]:

@@ -131,23 +131,26 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
         halfway[p] = between(anchor[p], towards[p], all(0.5));
     }
 
-    // The parabola of this round. A candidate that is too bad to go to counts against later ones.
+    // The parabola of this round. Between here and there may be a hill. A comparison with nan is false.
     Lanes half = excess_of(table, sums, here, loss(halfway, sample));
     Lanes whole = excess_of(table, sums, here, loss(towards, sample));
-    const Mask fine = larger(half, whole) <= all(settings.sudden);  // a comparison with nan is false
-    half = nobody ? Lanes{} : fine ? half : all(settings.sudden / 2);
-    whole = nobody ? Lanes{} : fine ? whole : all(settings.sudden);
-    Lanes bend = 2 * (whole - 2 * half);
-    const Lanes slope = whole - bend + settings.remembered * load(table.before.slope + at, count);
-    bend += settings.remembered * load(table.before.bend + at, count);
-    store(table.after.slope + at, slope, count);
-    store(table.after.bend + at, bend, count);
+    half = nobody ? Lanes{} : half;
+    whole = nobody ? Lanes{} : whole;
+    const Mask level = half <= settings.sudden;
+    const Lanes past = settings.remembered * load(table.before.slope + at, count);
+    const Lanes past_bend = settings.remembered * load(table.before.bend + at, count);
+    const Lanes newest_bend = 2 * (whole - 2 * (level ? half : all(settings.sudden)));
+    const Lanes slope = whole - newest_bend + past, bend = newest_bend + past_bend;
 
     // A parabola that opens upwards is least at its vertex, and any other at an end.
     const Lanes curve = bend + settings.trust, down = 2 * settings.trust - slope - (curve < 0 ? curve : Lanes{});
-    const Lanes best = down / larger(curve, all(limits::min())) / 2;
-    const Mask usable = fine & ~nobody;
-    const Lanes w = usable ? smaller(larger(best, Lanes{}), all(1)) : Lanes{};
+    const Lanes best = smaller(larger(down / larger(curve, all(limits::min())) / 2, Lanes{}), all(1));
+    // A candidate that is too bad to go to counts against later ones.
+    const Mask goes = (whole <= settings.sudden) & (level | (best == 1));
+    store(table.after.slope + at, goes ? slope : past + settings.sudden, count);
+    store(table.after.bend + at, goes ? bend : past_bend, count);
+    const Mask usable = goes & ~nobody;
+    const Lanes w = usable ? best : Lanes{};
     const Lanes newest = larger(1 / load(table.after.age + at, count), all(settings.distance_forgets));
     store(table.after.distance + at, between(usual, allowed, usable ? newest : Lanes{}), count);
 
