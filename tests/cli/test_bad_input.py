@@ -203,4 +203,4 @@ def test_a_full_disk_is_one_line_and_what_was_finished_stays(tmp_path: Path, mon
     said = varangian_("run", *ONE, "--rule", "average", "--out", tmp_path / "run")
     assert said.status == 1
     assert "No space left" in said.err.splitlines()[-1] and "--resume" in said.err.splitlines()[-1]
-    assert len(list((tmp_path / "run" / ".unfinished").glob("*/cells/alone*.nc"))) == 1
+    assert len(list((tmp_path / "run" / ".unfinished").glob("*/cells/alone*.result"))) == 1

@@ -30,7 +30,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(when: str, tmp_path: Path) 
     *_, last = err.splitlines()
     assert last == f"varangian: interrupted; go on with: varangian run '{folder}/config.toml' --resume --out '{folder}'"
     assert [path for path in folder.rglob("*") if path.suffix == ".checkpoint"]
-    assert len([path for path in folder.rglob("*.nc") if path.parent.name == "cells"]) == 1
+    assert len([path for path in folder.rglob("*.result") if path.parent.name == "cells"]) == 1
     assert not (folder / "summary.csv").exists()
     resumed = varangian_("run", folder / "config.toml", "--resume", "--out", folder)
     assert resumed.status == 0, resumed.err

@@ -235,7 +235,7 @@ def test_seeds_that_do_not_share_a_run_are_checkpointed_one_by_one(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         run("sgd", seeds=3, callbacks=[Interrupt(4, seed=1)], checkpoint=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        "seeds-0-0.nc",
+        "seeds-0-0.result",
         "models-0.safetensors",
         "seeds-1-1.checkpoint",
     }
@@ -299,12 +299,12 @@ def _refused(name: str, file: Path, **settings: Any) -> None:
 @pytest.mark.parametrize("other", [{"rule": rules.average()}, {"byzantine": 1}, {"rounds": 5}, {"dtype": "float64"}])
 def test_a_finished_file_of_another_run_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     run("sgd", checkpoint=tmp_path, seeds=2)
-    _refused("sgd", tmp_path / "seeds-0-0.nc", **other, seeds=2)
+    _refused("sgd", tmp_path / "seeds-0-0.result", **other, seeds=2)
 
 
 def test_a_corrupt_finished_file_is_refused(tmp_path: Path) -> None:
     run("sgd", checkpoint=tmp_path, seeds=2)
-    file = tmp_path / "seeds-0-0.nc"
+    file = tmp_path / "seeds-0-0.result"
     file.write_bytes(b"x" * 100)
     _refused("sgd", file, seeds=2)
 

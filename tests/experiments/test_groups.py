@@ -92,13 +92,13 @@ def test_an_interrupted_group_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert played[0] == 60 * 2 * 2, "not from the start"
     assert sum(played) == len(cells(plan)) * 100 * 2
     xr.testing.assert_identical(untimed(resumed), untimed(sweep.sweep(plan, None)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{cell.key}.nc" for cell in cells(plan))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{cell.key}.result" for cell in cells(plan))
 
 
 def test_a_finished_cell_stays_as_it_is_and_the_rest_of_its_group_has_the_same_bits(tmp_path: Path) -> None:
     plan = long(attacks=["uniform"])
     whole = sweep.sweep(plan, tmp_path)
-    first, *others = (tmp_path / f"{cell.key}.nc" for cell in cells(plan))
+    first, *others = (tmp_path / f"{cell.key}.result" for cell in cells(plan))
     before = first.stat().st_mtime_ns
     for other in others:
         other.unlink()

@@ -257,7 +257,7 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, calls: list[dict[str, 
     with pytest.raises(Stop):
         sweep.sweep(plan, tmp_path, begin=begin)
     assert len(calls) == 3, "two without Byzantine agents, and one of the four with"
-    assert len(list(tmp_path.glob("*.nc"))) == 3
+    assert len(list(tmp_path.glob("*.result"))) == 3
     rounds: list[int] = []
     resumed = sweep.sweep(plan, tmp_path, resume=True, advance=rounds.append)
     assert len(calls) == 6
@@ -280,12 +280,12 @@ def test_checkpoints_of_a_finished_cell_are_gone(tmp_path: Path) -> None:
     plan = small(byzantine=[3])
     sweep.sweep(plan, tmp_path)
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == sorted(f"{cell.key}.nc" for cell in cells(plan))
+    assert kept == sorted(f"{cell.key}.result" for cell in cells(plan))
 
 
 def test_a_finished_cell_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     plan = small(byzantine=[3])
-    broken = tmp_path / f"{cells(plan)[0].key}.nc"
+    broken = tmp_path / f"{cells(plan)[0].key}.result"
     broken.write_bytes(b"no netCDF")
     with pytest.raises(BadInput, match="is not a result file"):
         sweep.sweep(plan, tmp_path, resume=True)

@@ -57,7 +57,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, cluste
     asked = command(str(tmp_path / "config.toml"), "--out", str(out))
     with subprocess.Popen(asked, start_new_session=True, env=clean, **pipes) as running:
         until = time.monotonic() + LONG
-        while not (list((out / UNFINISHED).glob("*/cells/*.nc")) and workers(str(last), running.pid)):
+        while not (list((out / UNFINISHED).glob("*/cells/*.result")) and workers(str(last), running.pid)):
             assert running.poll() is None and time.monotonic() < until, "it ended, or did not begin"
             time.sleep(0.05)
         time.sleep(0.5)  # the last cell has begun, and is far from its end
@@ -72,7 +72,7 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, cluste
     assert lines[:-1] == [f"{cell} …" for cell in cells(plan)], "no word of Ray's own"
     assert lines[-1].startswith("varangian: interrupted; go on with: varangian run")
     assert lines[-1].endswith("--engine ray --address local")
-    finished = list((out / UNFINISHED).glob("*/cells/*.nc"))
+    finished = list((out / UNFINISHED).glob("*/cells/*.result"))
     assert 1 <= len(finished) < 3
     assert list((out / UNFINISHED).glob("*/cells/*/*.checkpoint")), "also of cells that were running"
     if kill == signal.SIGTERM:

@@ -22,9 +22,9 @@ from tournaments import values_of, without_pictures
 
 import varangian
 from varangian import BadInput, RayCluster, rules
-from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster.task_pool import LOOK, in_tasks
+from varangian.engine.part_file import load_part, save_part
 from varangian.engine.process_pool import Lost
 from varangian.experiments import sweep
 from varangian.experiments.cells import Cell, cells
@@ -76,15 +76,15 @@ def test_a_sweep_on_ray_is_the_sweep_here(tmp_path: Path) -> None:
     assert sum(rounds) == len(cells(plan)) * plan.study.rounds * plan.seeds
     assert sorted(watching.heard) == sorted(f"{what} {cell}" for what in ("begin", "finish") for cell in cells(plan))
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == sorted({f"{cell.key}.nc" for cell in cells(plan)}), "each once, and no checkpoint"
+    assert kept == sorted({f"{cell.key}.result" for cell in cells(plan)}), "each once, and no checkpoint"
 
 
 @pytest.mark.usefixtures("cluster")
 def test_what_was_begun_here_goes_on_there_and_nothing_finished_is_run_again(tmp_path: Path) -> None:
     plan = small()
     whole = sweep.sweep(plan, tmp_path)
-    first, *others = (tmp_path / f"{cell.key}.nc" for cell in cells(plan))
-    results.save(results.load(first).assign(seconds=("seed", [1234.5, 1234.5])), first)
+    first, *others = (tmp_path / f"{cell.key}.result" for cell in cells(plan))
+    save_part(load_part(first).assign(seconds=("seed", [1234.5, 1234.5])), first)
     for other in others:
         other.unlink()
     found = sweep.sweep(plan, tmp_path, resume=True, engine=HERE)
@@ -216,8 +216,8 @@ def test_a_cell_that_cannot_be_computed_ends_the_sweep_with_one_line(tmp_path: P
     plan = faulty(**{name: getattr(usual, name) for name in usual.__dataclass_fields__})
     with pytest.raises(BadInput, match=r"^average, 0 Byzantine: an average of nothing$"):
         sweep.sweep(plan, tmp_path, engine=HERE)
-    finished = {path.name for path in tmp_path.glob("*.nc")}
-    assert finished <= {f"{cell.key}.nc" for cell in cells(plan)[:2]}
+    finished = {path.name for path in tmp_path.glob("*.result")}
+    assert finished <= {f"{cell.key}.result" for cell in cells(plan)[:2]}
     found = sweep.sweep(usual, tmp_path, resume=True, engine=HERE)
     xr.testing.assert_identical(untimed(found), untimed(sweep.sweep(usual, None)))
 

@@ -62,7 +62,7 @@ def which(folder: Path, runs: dict[str, Path]) -> str:
 
 # ------------------------------------------------------------------------------------------------ killed at any time
 
-MOMENTS = {"begun": "*", "a cell": "*/cells/*.nc", "results": "*/result/metrics.nc", "page": "*/result/report.html"}
+MOMENTS = {"begun": "*", "a cell": "*/cells/*.result", "results": "*/result/metrics.nc", "page": "*/result/report.html"}
 TRIES = [(kill, moment) for kill in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL) for moment in MOMENTS]
 
 

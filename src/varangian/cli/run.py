@@ -143,6 +143,7 @@ def _run(
         if out is not None:
             opened = experiments.run_folder.opened(out, plan, resume=resume, overwrite=overwrite)
             place = stack.enter_context(opened)
+        artist = None if place is None or place.finished else stack.enter_context(report.folder.artist_for(plan))
         if place is not None and place.finished and plan.options.save_models and not report.folder.has_models(out):
             raise BadInput(f"{out} holds this run, finished without models; add --overwrite to run it again")
         if out is not None and place is not None and place.finished:
@@ -153,7 +154,7 @@ def _run(
             with timings.watch.phase("report"):
                 report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
         if place is not None and not place.finished:
-            report.folder.finish(place, metrics, timings=timings)
+            report.folder.finish(place, metrics, timings=timings, artist=artist)
         if place is not None and not quiet:
             files = "config.toml, metrics.nc, summary.csv, figures/, report.html"
             files += ", models/" if plan.options.save_models else ""

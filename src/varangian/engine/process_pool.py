@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pickle import PicklingError
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from varangian.core.errors import BadInput
 from varangian.core.user_code import carried
@@ -21,6 +22,11 @@ Done = TypeVar("Done")
 
 TRIES = 2
 """How often a piece is given out: a process may have been killed for its neighbour's appetite."""
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,43 @@ def in_processes(
             worker.process.terminate()
         for worker in (*idle, *busy):
             worker.process.join()
+
+
+@dataclass(frozen=True, eq=False)
+class Assistant(Generic[Piece, Done]):
+    """A process that works while this one goes on."""
+
+    _worker: _Worker
+
+    def begin(self, piece: Piece) -> None:
+        """Give it a piece."""
+        with suppress(OSError):  # it has died, as `end` will tell
+            self._worker.line.send(piece)
+
+    def end(self) -> Done | Lost:
+        """Wait until it has done its piece."""
+        try:
+            return cast(Done, self._worker.line.recv())
+        except (EOFError, OSError):
+            self._worker.process.join()
+            return Lost(self._worker.process.exitcode)
+
+
+@contextmanager
+def assistant(work: Callable[[Piece], Done]) -> Generator[Assistant[Piece, Done]]:
+    """A process for `work`, which imports what it needs at once. It ends with the context.
+
+    >>> with assistant(abs) as helper:
+    ...     helper.begin(-2)
+    ...     helper.end()
+    2
+    """
+    worker = _hired(work)
+    try:
+        yield Assistant(worker)
+    finally:
+        worker.process.terminate()
+        worker.process.join()
 
 
 def _hired(work: Callable[[Piece], Done]) -> _Worker:

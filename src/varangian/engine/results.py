@@ -17,7 +17,6 @@ from varangian.core.errors import BadInput
 from varangian.core.files import whole
 from varangian.core.measures import higher_is_better as higher_is_better
 from varangian.core.scene import Scene
-from varangian.engine.fingerprint import what_differs
 from varangian.engine.recorder import Recorder
 from varangian.engine.triggers import SUCCESS
 from varangian.engine.world import World
@@ -157,11 +156,11 @@ def summary(result: xr.Dataset) -> list[dict[str, float | int]]:
     return rows
 
 
-def save(result: xr.Dataset, path: Path, compressed: bool = True) -> None:
+def save(result: xr.Dataset, path: Path) -> None:
     """Save to one netCDF file, completely or not at all.
 
     It is compressed if h5netcdf is installed, and else in the classic format. Each variable is stored in pieces, so
-    that one record of many agents can be read without the others. Files that stay for a short time need no compression.
+    that one record of many agents can be read without the others.
     """
     if find_spec("h5netcdf") is None or find_spec("h5py") is None:
         stored = result.to_netcdf(engine="scipy")
@@ -169,7 +168,7 @@ def save(result: xr.Dataset, path: Path, compressed: bool = True) -> None:
         large = {str(name): array.shape for name, array in result.variables.items() if array.size > 1000}
         # Bytes of the same significance are put together first: that compresses better, and takes less time.
         how = {"zlib": True, "complevel": 1, "shuffle": True}
-        compact = {name: {**how, "chunksizes": _piece(shape)} for name, shape in large.items()} if compressed else {}
+        compact = {name: {**how, "chunksizes": _piece(shape)} for name, shape in large.items()}
         stored = result.to_netcdf(engine="h5netcdf", encoding=compact)
     # Build the file in memory first: on a full disk HDF5 crashes the process, but a plain write only raises an error.
     with whole(path) as file:
@@ -189,17 +188,13 @@ def _piece(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(piece))
 
 
-def load(path: Path | str, fingerprint: str | None = None) -> xr.Dataset:
-    """Read a saved result. With a fingerprint, it must be the result of that run."""
+def load(path: Path | str) -> xr.Dataset:
+    """Read a saved result."""
     try:
         with xr.open_dataset(path) as stored:
-            result = stored.load()
+            return stored.load()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is not a result file: {str(error).splitlines()[0]}") from error
-    if fingerprint is not None and result.attrs.get("fingerprint") != fingerprint:
-        changed = what_differs(fingerprint, str(result.attrs.get("fingerprint")))
-        raise BadInput(f"{path} belongs to another run ({changed}); remove it, or run without --resume")
-    return result
 
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:

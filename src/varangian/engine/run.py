@@ -35,6 +35,7 @@ from varangian.engine.failures import explained
 from varangian.engine.fingerprint import fingerprint
 from varangian.engine.first_round import play_first_round
 from varangian.engine.options import RunOptions, RunSettings, option_fields, takes_run_options
+from varangian.engine.part_file import ENDING
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.round import play_round
 from varangian.engine.simulated import Result, finished, joined, save_finished
@@ -129,7 +130,7 @@ def simulate(
     together = seeds_at_once(first) if len(numbers) > 1 else 1
     for begun in range(0, len(numbers), together):
         some = numbers[begun : begun + together]
-        file = folder and folder / f"seeds-{some[0]}-{some[-1]}.nc"
+        file = folder and folder / f"seeds-{some[0]}-{some[-1]}{ENDING}"
         with watch.phase("set-up"):
             scenes = [first if seed == numbers[0] else _scene(task, graph, seed, given) for seed in some]
             check_schedule(scenes[0].task.schedule, rounds)

@@ -34,6 +34,7 @@ from varangian.engine.compute.memory import check_memory
 from varangian.engine.device import execution_for, seeds_at_once, torch_dtype
 from varangian.engine.fingerprint import fingerprint
 from varangian.engine.options import RunOptions, RunSettings
+from varangian.engine.part_file import ENDING
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.run import play_rounds, suited
 from varangian.engine.simulated import Result
@@ -134,7 +135,7 @@ def simulate_cases(
         parts = _parts(world, len(cases))
         attack = OwnAttacks(tuple(case.attack for case in given), tuple(parts))
         mark = fingerprint(world, rule, attack, rounds, how)
-    saver = checkpoints.Saver.beside(folder and folder / "cases.nc", mark)
+    saver = checkpoints.Saver.beside(folder and folder / f"cases{ENDING}", mark)
     worlds = [_alone(world, part, numbers) for part in parts]
     watching = [*callbacks, *(CaseCallback(one.callback, worlds[one.case], parts[one.case].agents) for one in of_cases)]
     with watch.phase("rounds"):

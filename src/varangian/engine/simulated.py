@@ -11,6 +11,7 @@ from torch import nn
 
 from varangian.core.errors import BadInput
 from varangian.engine import results, tables
+from varangian.engine.part_file import load_part, save_part
 from varangian.engine.trained import AgentModels
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def save_finished(result: Result, file: Path) -> None:
     """Save the result of some seeds to a file, with the models beside it."""
     for seed, models in result.kept_models.items():
         models.save(_models_file(file, seed))
-    results.save(result, file, compressed=False)
+    save_part(result, file)
 
 
 def finished(file: Path, fingerprint: str, seeds: Sequence[int]) -> Result | None:
@@ -119,7 +120,7 @@ def finished(file: Path, fingerprint: str, seeds: Sequence[int]) -> Result | Non
     if not file.exists() or not all(path.exists() for path in files.values()):
         return None
     models = {seed: AgentModels.load(path) for seed, path in files.items()}
-    return Result.of(results.load(file, fingerprint), models)
+    return Result.of(load_part(file, fingerprint), models)
 
 
 def _models_file(file: Path, seed: int) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from varangian.core.scene import Byzantine, Scene
-from varangian.engine import results
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import RayCluster
+from varangian.engine.part_file import ENDING, load_part, save_part
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.simulated import Result
@@ -119,7 +119,7 @@ def play(
 
 def file_of(folder: Path, cell: Cell) -> Path:
     """The file of a finished cell."""
-    return folder / f"{cell.key}.nc"
+    return folder / f"{cell.key}{ENDING}"
 
 
 def models_file(folder: Path, cell: Cell, seed: int) -> Path:
@@ -147,11 +147,11 @@ def found(plan: Plan, folder: Path | None, cell: Cell) -> Result | None:
     models = load_models(folder, cell) if plan.options.save_models else {}
     if plan.options.save_models and len(models) < plan.seeds:
         return None
-    return Result.of(results.load(file_of(folder, cell)), models)
+    return Result.of(load_part(file_of(folder, cell)), models)
 
 
 def keep(result: Result, folder: Path, cell: Cell) -> None:
     """Save a finished cell in the folder, its models first, and remove its checkpoints."""
     save_models(result.kept_models, folder, cell)
-    results.save(result, file_of(folder, cell), compressed=False)
+    save_part(result, file_of(folder, cell))
     shutil.rmtree(folder / cell.key, ignore_errors=True)

@@ -5,7 +5,8 @@ Figures are made without pyplot, so no window opens and no figure stays in memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from varangian.core.errors import BadInput
-from varangian.engine.results import Array
+from varangian.engine.results import Array, metrics_of
 from varangian.report.curve_figure import curves
 from varangian.report.spread import BYZANTINE, GROUPS
 
@@ -44,16 +45,33 @@ def draw_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     These are the curves of the study's own metric and of `WORTH_SEEING`, if they were measured, and the network.
     Studies with results by group also have curves for each group.
     """
+    return write_images(images_of(metrics), folder)
+
+
+def images_of(metrics: xr.Dataset) -> dict[str, bytes]:
+    """All figures of a run, as files by name."""
+    images: dict[str, bytes] = {}
+    for metric in _drawn(metrics):
+        images |= _images(curves(metrics, metric), metric)
+        for group in _groups(metrics):
+            images |= _images(curves(metrics, metric, group), f"{metric}-group-{_as_file_name(group)}")
+    if "sender" in metrics or "position" in metrics:
+        images |= _images(network(metrics), "network")
+    return images
+
+
+def write_images(images: Mapping[str, bytes], folder: Path) -> list[Path]:
+    """Write figures into `folder`/figures; returns the files."""
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    for metric in _drawn(metrics):
-        written += save_figure(curves(metrics, metric), target / metric)
-        for group in _groups(metrics):
-            written += save_figure(curves(metrics, metric, group), target / f"{metric}-group-{_as_file_name(group)}")
-    if "sender" in metrics or "position" in metrics:
-        written += save_figure(network(metrics), target / "network")
-    return written
+    for name, image in images.items():
+        (target / name).write_bytes(image)
+    return [target / name for name in images]
+
+
+def only_drawn(metrics: xr.Dataset) -> xr.Dataset:
+    """The metrics without those that no figure shows."""
+    return metrics.drop_vars([name for name in metrics_of(metrics) if name not in set(_drawn(metrics))])
 
 
 def figure_names(metrics: xr.Dataset) -> list[str]:
@@ -287,20 +305,28 @@ def _as_file_name(group: object) -> str:
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write a figure as PNG and PDF.
+    """Write a figure as PNG and PDF."""
+    images = {stem.with_name(name): image for name, image in _images(figure, stem.name).items()}
+    for path, image in images.items():
+        path.write_bytes(image)
+    return list(images)
+
+
+def _images(figure: Figure, name: str) -> dict[str, bytes]:
+    """A figure as PNG and PDF.
 
     The PNG has a palette, which makes it a third of the size. The palette is chosen by maximum coverage, because the
     default method turns rare colours grey.
     """
-    png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
+    png, pdf = BytesIO(), BytesIO()
     # `savefig` would draw four times, and lay out the figure twice.
     figure.dpi = 150
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     image = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")  # type: ignore[no-untyped-call]
     few = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
-    few.save(png, optimize=True, dpi=(150, 150))
+    few.save(png, "PNG", optimize=True, dpi=(150, 150))
     figure.set_layout_engine("none")
     figure.dpi = 200  # of what is drawn as pixels
     FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
-    return [png, pdf]
+    return {f"{name}.png": png.getvalue(), f"{name}.pdf": pdf.getvalue()}

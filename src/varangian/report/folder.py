@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import xarray as xr
@@ -13,50 +13,81 @@ from varangian.core.errors import BadInput
 from varangian.core.files import linked
 from varangian.core.stopwatch import Stopwatch
 from varangian.engine import results
-from varangian.experiments.cells import MODELS
+from varangian.engine.process_pool import Assistant, assistant, cores
+from varangian.experiments.cells import MODELS, cells
+from varangian.experiments.config import Plan
 from varangian.experiments.folder_state import FINISHED
 from varangian.experiments.run_folder import RunFolder, recover, writing
 from varangian.experiments.summary import write_summary
-from varangian.report.figures import draw_figures, figure_names
+from varangian.report.figures import draw_figures, figure_names, images_of, only_drawn, write_images
 from varangian.report.page import write_page
 from varangian.report.paper import paper_figure_names
 from varangian.report.source import read_runs, run_of
 from varangian.report.timings import Timings
 
 TIMINGS = "timings.csv"
+MANY = 6
+"""From so many cells on, another process draws the figures."""
+LARGE = 2**28
+"""More bytes than this are not sent to another process."""
+
+Artist = Assistant[xr.Dataset, dict[str, bytes]]
+"""A process that draws figures."""
+
+
+def artist_for(plan: Plan) -> AbstractContextManager[Artist | None]:
+    """A process that draws the figures of a run, if that saves time. It starts up while the cells are computed."""
+    return assistant(images_of) if len(cells(plan)) >= MANY and cores() > 1 else nullcontext()
 
 
 def write_folder(
-    metrics: xr.Dataset, folder: Path, name: str | None = None, watch: Stopwatch | None = None
+    metrics: xr.Dataset,
+    folder: Path,
+    name: str | None = None,
+    watch: Stopwatch | None = None,
+    artist: Artist | None = None,
 ) -> list[Path]:
     """`metrics.nc`, `summary.csv`, `figures/` and `report.html`; returns the files written.
 
-    In the report, the run has the name of its folder, or `name`.
+    In the report, the run has the name of its folder, or `name`. The artist draws while this process writes the rest.
     """
     watch = watch or Stopwatch()
+    drawn = only_drawn(metrics)
+    artist = artist if drawn.nbytes <= LARGE else None
+    if artist is not None:
+        with watch.phase("figures"):
+            artist.begin(drawn)
     written = [folder / "metrics.nc", folder / "summary.csv"]
     with watch.phase("writing"):
         results.save(metrics, written[0])
         write_summary(metrics, written[1])
-    with watch.phase("figures"):
-        written += draw_figures(metrics, folder)
     try:
         with watch.phase("report"):
             write_page([run_of(metrics, folder, name)], folder / "report.html")
         written.append(folder / "report.html")
     except ModuleNotFoundError as error:  # a machine that only computes may lack the plotting library
         warnings.warn(f"report.html is left out: {error}; make it later with `varangian report`", stacklevel=2)
+    with watch.phase("figures"):
+        images = None if artist is None else artist.end()
+        # Whatever has stopped the other process: this one can draw, or tell why it can't.
+        written += write_images(images, folder) if isinstance(images, dict) else draw_figures(metrics, folder)
     return written
 
 
-def finish(place: RunFolder, metrics: xr.Dataset, more: Iterable[Path] = (), timings: Timings | None = None) -> None:
+def finish(
+    place: RunFolder,
+    metrics: xr.Dataset,
+    more: Iterable[Path] = (),
+    timings: Timings | None = None,
+    artist: Artist | None = None,
+) -> None:
     """Write the results of a run, and move them to their places with `more` files that are in `place.result`.
 
     The models of finished cells are moved too. Until the results are in their places, both names lead to them.
     `timings.csv` has the seconds of all phases up to the moment at which it is written.
     """
     watch = Stopwatch() if timings is None else timings.watch
-    written = write_folder(metrics, place.result, place.folder.resolve().name, watch)
+    written = write_folder(metrics, place.result, place.folder.resolve().name, watch, artist)
     if timings is not None and timings.shown:
         written.append(timings.write(place.result / TIMINGS))
     with watch.phase("writing"):

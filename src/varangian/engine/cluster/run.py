@@ -33,6 +33,7 @@ from varangian.engine.cluster.snapshots import Snapshots
 from varangian.engine.cluster.subnetwork import Part, cut
 from varangian.engine.fingerprint import identity, text_of
 from varangian.engine.options import RunOptions
+from varangian.engine.part_file import ENDING
 from varangian.engine.recorder import Recorder, recording_plan
 from varangian.engine.simulated import Result, finished, joined, save_finished
 from varangian.engine.trained import kept, of_seeds
@@ -110,7 +111,7 @@ def on_cluster(
     done: list[Result] = []
     with cluster.connected():
         for job in jobs:
-            file = folder and folder / f"seeds-{job.seed}-{job.seed}.nc"
+            file = folder and folder / f"seeds-{job.seed}-{job.seed}{ENDING}"
             keep = kept(job.scene.task.agents * job.scene.task.model.parameters, options.save_models)
             if resume and file and (found := finished(file, job.mark(options), [job.seed] if keep else [])) is not None:
                 done.append(found)

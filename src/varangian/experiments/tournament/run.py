@@ -5,7 +5,6 @@ A tournament measures only the end of each run. Cells that are in its log are no
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +22,7 @@ from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.device import chosen_device, seeds_at_once
-from varangian.engine.process_pool import Lost, in_processes
+from varangian.engine.process_pool import Lost, cores, in_processes
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.side_by_side import Case, simulate_cases
@@ -121,7 +120,7 @@ def usual_jobs(contest: Contest) -> int:
     together = min(contest.plan.seeds, seeds_at_once(scene))
     if chosen_device(contest.plan.options.device, [scene] * together).type == "cuda":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def check_jobs(jobs: int) -> None:
