@@ -89,9 +89,12 @@ def test_a_model_that_knows_nothing_is_left_out_although_its_loss_is_lower() -> 
     assert weights is not None
     assert weights[1] == 0.0
     assert weights[2] > 0.3
-    _, weights = first_of(cross_fitted(folds=2, forgetting=1.0, slack=1.0), first, later)  # without the test
+    # If the fold models know nothing either, half of that is nothing. A tenth is still asked for.
+    ignorant = heard([2.0, 10.0], 5.0, 1.0, 2.0, 1.0)
+    _, weights = first_of(cross_fitted(folds=2, forgetting=1.0), first, ignorant)
     assert weights is not None
-    assert weights[1] > 0.3
+    assert weights[1] == 0.0
+    assert weights[2] > 0.3
 
 
 def test_where_nobody_is_better_the_agent_goes_back_to_its_anchor() -> None:

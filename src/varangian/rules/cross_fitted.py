@@ -22,6 +22,9 @@ from varangian.core.task import check_forgetting
 from varangian.rules.base import Combined, Companion
 from varangian.rules.evidence import Kept, Smoothed, Table, difference, smooth
 
+LEAST = 0.1
+"""The least knowledge of a neighbour that is kept: half of what the fold models know may be nothing."""
+
 
 class Evidence(NamedTuple):
     """What the rule remembers."""
@@ -45,7 +48,7 @@ class cross_fitted:
         d_lk ← (1 − ν) d_lk + ν δ_lk
         g_lk = −d_lk / φ_k
         h_lk = smoothed mean_i ( 1 − min(ℓ(θ̂_l; ξ_ki), ℓ⁰_k) / ℓ⁰_k ),  h_kk: the same of the fold models
-        B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ (1 − ς) h_kk}
+        B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ max((1 − ς) h_kk, 0.1)}
         K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) ḡ_k}
         s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
@@ -58,7 +61,8 @@ class cross_fitted:
 
     A model that has overfitted is sure of its errors. Its loss is then above ℓ⁰_k, that of a model that knows nothing.
     A neighbour that sends such a model would look good, and accuracy would fall to chance. So knowledge h_lk counts
-    too. There, no item costs more than ℓ⁰_k, and knowing nothing gives 0.
+    too. There, no item costs more than ℓ⁰_k, and knowing nothing gives 0. Where the fold models know next to nothing
+    themselves, a neighbour must know at least a tenth.
 
     ḡ_k is the mean gain of the neighbours that pass these tests, with weights ∝ s_lk. A neighbour with clearly less is
     left out, and a gain is known the better, the more items there are. Otherwise poor models, which beat a model that
@@ -125,7 +129,7 @@ class cross_fitted:
         known, of_known = smooth(torch.where(inbox.heard, known, math.inf), self.forgetting, state.knowledge)
 
         items = inbox.cross_fitted.items
-        better &= known >= (1 - self.slack) * known[:, :1]
+        better &= known >= ((1 - self.slack) * known[:, :1]).clamp(min=LEAST)
         score = (self.eta * items * gain).clamp(max=torch.finfo(gain.dtype).max)
         first = torch.softmax(torch.where(better, score, torch.finfo(score.dtype).min), 1)
         enough = (1 - self.slack * items.rsqrt()) * (first * gain).sum(1, keepdim=True)
