@@ -59,6 +59,16 @@ def test_a_sweep_of_groups_is_its_cells_up_to_rounding() -> None:
         np.testing.assert_array_equal(metrics["byzantine_agent"].isel(cell=number), alone["byzantine_agent"])
 
 
+def test_networks_are_made_once_for_all_runs_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = long(attacks=["uniform"])
+    expected = sweep.sweep(plan, None)["regret"]
+    scenes = sweep.shared_scenes(plan, plan.study.scene(0))
+    assert len(scenes) == plan.seeds
+    assert len(sweep.shared_scenes(small(), scenes[0])) == 1, "each cell of a short run makes its own"
+    monkeypatch.setattr(type(plan.study), "scene", lambda study, seed: pytest.fail("made again"))
+    np.testing.assert_array_equal(sweep.sweep(plan, None, scenes=scenes)["regret"], expected)
+
+
 @dataclass
 class Interrupting:
     """Interrupts the run of a group after some rounds."""

@@ -182,5 +182,7 @@ def _swept(
         if not quiet:
             watchers.append(stack.enter_context(report.terminal.Terminal(plan)))
         cells, resume = (None, False) if place is None else (place.cells, place.resumed)
+        with timings.watch.phase("set-up"):
+            scenes = experiments.sweep.shared_scenes(plan, scene) if cluster is None else [scene]
         with timings.watch.phase("writing"):  # what is left besides the phases of the cells
-            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster, scene=scene)
+            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster, scenes=scenes)

@@ -94,7 +94,7 @@ def simulate_cases(
     *,
     rounds: int | None = None,
     seeds: int = 1,
-    scene: Scene | None = None,
+    scenes: Sequence[Scene] = (),
     callbacks: Sequence[Callback] = (),
     of_cases: Sequence[OfCase] = (),
     checkpoint: Path | None = None,
@@ -109,7 +109,7 @@ def simulate_cases(
         cases: Attacks and Byzantine agents; no more than `cases_at_once`, and only attacks that `can_share`.
         rounds: How many rounds to run. By default the study's own number.
         seeds: The seeds 0 … S−1 of every case.
-        scene: The network of seed 0, if it is made already.
+        scenes: The networks of the first seeds, if they are made already.
         callbacks: Objects with three hooks that watch the run of all cases.
         of_cases: Those that watch one case each.
         checkpoint: A folder. An interrupted run saves its state there.
@@ -121,17 +121,17 @@ def simulate_cases(
     numbers, rounds, folder = given[0].seeds, given[0].rounds, given[0].folder
     watch = Stopwatch()
     with watch.phase("set-up"):
-        one_case = [scene if scene is not None and not seed else scene_of(study, None, seed) for seed in numbers]
+        one_case = [*scenes[:seeds], *(scene_of(study, None, seed) for seed in numbers[len(scenes) :])]
         rule = suited(given[0].rule, one_case[0].task, rounds)
         check_schedule(one_case[0].task.schedule, rounds)
         execution, dtype = execution_for(how, one_case), torch_dtype(how.dtype)
         recorder = Recorder(*recording_plan(one_case, rounds, how.record_every))
-        scenes, everyone = one_case * len(cases), [*numbers] * len(cases)
+        networks, everyone = one_case * len(cases), [*numbers] * len(cases)
         for case in given:
             attacking = case.attack if case.byzantine else None
-            check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
+            check_memory(networks, rule, attacking, rounds // recorder.every, dtype, execution)
         byzantine = PerNetwork(tuple(case.byzantine for case in given for _ in numbers))
-        world = prepare(scenes, everyone, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
+        world = prepare(networks, everyone, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
         parts = _parts(world, len(cases))
         attack = OwnAttacks(tuple(case.attack for case in given), tuple(parts))
         mark = fingerprint(world, rule, attack, rounds, how)

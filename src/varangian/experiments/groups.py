@@ -46,7 +46,7 @@ def groups_of(
     plan: Plan,
     some: Sequence[Cell] | None = None,
     attack: Callable[[str], AnyAttack] | None = None,
-    scene: Scene | None = None,
+    scenes: Sequence[Scene] = (),
 ) -> list[Group]:
     """Cells in groups, each cell once. Large networks and attacks that know much are alone.
 
@@ -54,10 +54,10 @@ def groups_of(
         plan: The study, the seeds and the options.
         some: The cells. Those with the same key are the same. By default all of the plan.
         attack: From its name to an attack. By default as in the plan.
-        scene: The network of seed 0, if it is made already.
+        scenes: The networks of the first seeds, if they are made already.
     """
     # Where Byzantine agents listen, what they hear from themselves counts. Side by side it may differ.
-    together = 1 if plan.options.byzantine_listen else cases_at_once(plan.study, plan.seeds, scene)
+    together = 1 if plan.options.byzantine_listen else cases_at_once(plan.study, plan.seeds, *scenes[:1])
     found: dict[str, list[list[Cell]]] = {}
     alike: dict[str, Cell] = {}
     for cell in cells(plan) if some is None else some:
@@ -89,7 +89,7 @@ def play_group(
     callbacks: Mapping[Cell, Sequence[Callback]],
     advance: Callable[[int], object],
     cluster: RayCluster | None = None,
-    scene: Scene | None = None,
+    scenes: Sequence[Scene] = (),
 ) -> list[Result]:
     """Run the cells of a group. If they fail together, each runs alone, so that an error concerns its cell only.
 
@@ -101,12 +101,12 @@ def play_group(
         callbacks: For each cell, what follows its rounds.
         advance: Called with the number of rounds computed since the last call, summed over seeds.
         cluster: Spread the networks over the shards of this cluster.
-        scene: The network of seed 0, if it is made already.
+        scenes: The networks of the first seeds, if they are made already.
     """
 
     def alone(cell: Cell) -> Result:
         count = Progress(advance) if cluster else SeedsProgress(advance)
-        return play(plan, cell, folder, resume, [count, *callbacks.get(cell, ())], cluster, scene)
+        return play(plan, cell, folder, resume, [count, *callbacks.get(cell, ())], cluster, *scenes[:1])
 
     begun_alone = folder is not None and resume and any((folder / cell.key).exists() for cell in group.cells)
     if len(group.cells) == 1 or begun_alone:
@@ -119,7 +119,7 @@ def play_group(
             plan.rule(group.cells[0].rule),
             [Case(attack, cell.byzantine) for cell, attack in made if attack is not None],
             seeds=plan.seeds,
-            scene=scene,
+            scenes=scenes,
             checkpoint=folder and folder / group.key,
             resume=resume,
             callbacks=[SeedsProgress(counted)],

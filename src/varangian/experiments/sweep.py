@@ -19,6 +19,7 @@ from varangian.experiments.cells import Cell, Watcher, cells, found, keep
 from varangian.experiments.cluster_sweep import spread
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import Group, groups_of, play_group
+from varangian.studies.own_task import scene_of
 
 
 def sweep(
@@ -30,7 +31,7 @@ def sweep(
     advance: Callable[[int], object] = lambda rounds: None,
     watchers: Sequence[Watcher] = (),
     engine: Engine | None = None,
-    scene: Scene | None = None,
+    scenes: Sequence[Scene] = (),
 ) -> xr.Dataset:
     """Run all cells; the result has a dimension `cell`.
 
@@ -44,14 +45,14 @@ def sweep(
         advance: Called with the number of rounds computed since the last call, summed over seeds.
         watchers: Objects that follow the sweep from cell to cell.
         engine: A Ray cluster to run on. By default this process.
-        scene: The network of seed 0, as `check` returned it. By default every cell makes its own.
+        scenes: The networks of the first seeds, as `shared_scenes` makes them. By default every run makes its own.
     """
     done: dict[str, Result] = {}
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
         done = spread(plan, folder, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
         return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
-    groups = [Group((cell,)) for cell in cells(plan)] if cluster is not None else groups_of(plan, scene=scene)
+    groups = [Group((cell,)) for cell in cells(plan)] if cluster is not None else groups_of(plan, scenes=scenes)
     first = {cell.key: (cell, group) for group in reversed(groups) for cell in group.cells}
     with nullcontext() if cluster is None else cluster.connected():
         for cell in cells(plan):
@@ -60,7 +61,7 @@ def sweep(
                 watching = {cell: _begun(cell, begin, watchers) for cell in group.cells}
                 if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
                     watching = {cell: [Progress(_followed(cell, watchers))] for cell in group.cells}
-                done |= _run(plan, group, folder, resume, advance, watching, cluster, scene)
+                done |= _run(plan, group, folder, resume, advance, watching, cluster, scenes)
                 for each in group.cells:
                     for watcher in watchers:
                         watcher.finish(each, done[each.key])
@@ -70,6 +71,13 @@ def sweep(
                 for watcher in watchers:
                     watcher.finish(cell, done[cell.key])
     return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
+
+
+def shared_scenes(plan: Plan, first: Scene) -> list[Scene]:
+    """The networks for all runs of a sweep: those of all seeds, if they are small enough, or else the first one."""
+    groups = groups_of(plan, scenes=[first])
+    several = len(groups) > 1 and any(len(group.cells) > 1 for group in groups)
+    return [first, *(scene_of(plan.study, None, seed) for seed in range(1, plan.seeds if several else 1))]
 
 
 def _begun(cell: Cell, begin: Callable[[Cell], object], watchers: Sequence[Watcher]) -> list[Callback]:
@@ -98,7 +106,7 @@ def _run(
     advance: Callable[[int], object],
     callbacks: Mapping[Cell, Sequence[Callback]],
     cluster: RayCluster | None,
-    scene: Scene | None,
+    scenes: Sequence[Scene],
 ) -> dict[str, Result]:
     """The results of a group by the keys of its cells. What is found in the folder stays as it is."""
     done = {cell.key: known for cell in group.cells if resume and (known := found(plan, folder, cell)) is not None}
@@ -106,7 +114,7 @@ def _run(
         advance(plan.study.rounds * plan.seeds * len(group.cells))
         return done
     for cell, result in zip(
-        group.cells, play_group(plan, group, folder, resume, callbacks, advance, cluster, scene), strict=True
+        group.cells, play_group(plan, group, folder, resume, callbacks, advance, cluster, scenes), strict=True
     ):
         if cell.key not in done:
             done[cell.key] = result

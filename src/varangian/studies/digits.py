@@ -73,7 +73,7 @@ class digits:
 
     @property
     def rounds(self) -> int:
-        return limited(self.scene(0).task, self.epochs, self.max_rounds)
+        return limited(self, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
         """Two groups of agents on a complete graph; the seed decides how much data each agent has."""

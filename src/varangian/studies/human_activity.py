@@ -69,7 +69,7 @@ class human_activity:
 
     @property
     def rounds(self) -> int:
-        return limited(self.scene(0).task, self.epochs, self.max_rounds)
+        return limited(self, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
         """Thirty people on a complete graph."""

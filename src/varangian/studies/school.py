@@ -52,7 +52,7 @@ class school:
 
     @property
     def rounds(self) -> int:
-        return limited(self.scene(0).task, self.epochs, self.max_rounds)
+        return limited(self, self.epochs, self.max_rounds)
 
     def scene(self, seed: int) -> Scene:
         """All schools on a complete graph."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from varangian.core.errors import BadInput
+from varangian.core.scene import Scene
 from varangian.core.task import Task
 
 
@@ -58,8 +61,22 @@ def batch_size(batch: int, items: int | None) -> int:
     return batch if items is None else min(batch, max(1, items // 4))
 
 
-def limited(task: Task, epochs: int, max_rounds: int | None) -> int:
-    """The number of rounds in `epochs` epochs, but at most `max_rounds`."""
-    if task.epoch is None:
+class HasScenes(Hashable, Protocol):
+    """A study, as far as its epochs are concerned."""
+
+    def scene(self, seed: int) -> Scene: ...
+
+
+def limited(study: HasScenes, epochs: int, max_rounds: int | None) -> int:
+    """The number of rounds in `epochs` epochs of a study, but at most `max_rounds`."""
+    rounds = epochs * _epoch_of(study)
+    return rounds if max_rounds is None else min(rounds, max_rounds)
+
+
+@lru_cache(maxsize=16)
+def _epoch_of(study: HasScenes) -> int:
+    """How many rounds an epoch has. It is asked for often, and a network takes time to make."""
+    epoch = study.scene(0).task.epoch
+    if epoch is None:
         raise BadInput("this task has no epochs, so it cannot run for a number of epochs")
-    return epochs * task.epoch if max_rounds is None else min(epochs * task.epoch, max_rounds)
+    return epoch
