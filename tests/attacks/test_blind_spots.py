@@ -75,6 +75,18 @@ def test_it_ruins_the_papers_rule_on_localization() -> None:
 # The null space -------------------------------------------------------------------------------------------------
 
 
+class Called(nn.Module):
+    """A linear layer that is called with a named argument."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(features, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(input=x)
+        return out
+
+
 def test_what_the_batch_does_not_show_is_reversed() -> None:
     """A batch that shows the first of three features: its weight stays, and the other two change their signs."""
     models = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]])
@@ -89,11 +101,12 @@ def test_what_the_batch_does_not_show_is_reversed() -> None:
         lambda: nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)),
         lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(40, 3)),
         lambda: nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 30), nn.Tanh(), nn.Linear(30, 3)),
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 16, 5), nn.Tanh(), nn.Flatten(), Called(128)),
         lambda: nn.Sequential(
             nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 5), nn.Tanh(), nn.Conv1d(8, 3, 8), nn.Flatten()
         ),
     ],
-    ids=["linear", "first layer", "behind a convolution", "last layer", "any model"],
+    ids=["linear", "first layer", "behind a convolution", "last layer", "called by name", "any model"],
 )
 def test_on_the_known_batch_it_is_no_worse_than_the_victim_and_elsewhere_it_is(net: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)

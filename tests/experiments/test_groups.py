@@ -149,7 +149,7 @@ def test_a_tournament_of_groups_is_its_cells(monkeypatch: pytest.MonkeyPatch) ->
 
     contest = contest_of(rounds=100, rules=["average"], attacks=["uniform", "silent"])
     together = compete(contest)
-    monkeypatch.setattr("varangian.experiments.groups.cases_at_once", lambda study, seeds, scene: 1)
+    monkeypatch.setattr("varangian.experiments.groups.cases_at_once", lambda study, seeds, *scene: 1)
     alone = compete(contest)
     assert [outcome.attack for outcome in together.outcomes] == [outcome.attack for outcome in alone.outcomes]
     key: Callable[[Any], tuple[float, ...]] = lambda outcome: outcome.values  # noqa: E731

@@ -29,7 +29,7 @@ def test_another_process_draws_the_same_figures_and_may_die(tmp_path: Path, monk
 
     monkeypatch.setattr(folder, "draw_figures", draw_here)
     for name in ("beside", "died"):
-        with assistant(images_of) as artist:
+        with assistant(folder.images_if_possible) as artist:
             if name == "died":
                 artist._worker.process.kill()
                 artist._worker.process.join()

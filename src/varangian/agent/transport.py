@@ -170,8 +170,11 @@ class ZenohTransport:
             session = zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
         except zenoh.ZError as error:
             raise BadInput(f"cannot listen on {addresses.listen}: {error}; choose another address") from error
-        session.info.declare_link_events_listener(self._notice, history=True)
-        publishers, hearing = {}, []
+        newest_links: zenoh.handlers.RingChannel[zenoh.LinkEvent] = zenoh.handlers.RingChannel(64)
+        # Not a callback: Zenoh's own threads would call Python, and one that does so while Python ends aborts it.
+        links = session.info.declare_link_events_listener(newest_links, history=True)
+        publishers, hearing = {}, [threading.Thread(target=self._watch_links, args=(links,), name="links", daemon=True)]
+        hearing[0].start()
         for name in allowed:
             newest_two: zenoh.handlers.RingChannel[zenoh.Sample] = zenoh.handlers.RingChannel(2)
             # A ring keeps the newest two and drops the rest before Python sees it: a flood costs next to nothing.
@@ -193,6 +196,14 @@ class ZenohTransport:
                     self._deliver(sender, sample.payload)
                 except Exception:  # one bad delivery must not make this agent deaf to its neighbour
                     log.exception("could not deliver a message of %s", sender)
+
+    def _watch_links(self, links: zenoh.LinkEventsListener[zenoh.handlers.Handler[zenoh.LinkEvent]]) -> None:
+        """Count who connects without a right to be heard, until the session is closed."""
+        import zenoh
+
+        with suppress(zenoh.ZError):
+            for event in links:
+                self._notice(event)
 
     def _notice(self, event: zenoh.LinkEvent) -> None:
         import zenoh

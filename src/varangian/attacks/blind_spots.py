@@ -156,16 +156,16 @@ class null_space:
 
     If a layer is linear in its input, P_k keeps the part of its weights that its inputs span when the model sees the
     batch, and the equation is exact. Of several such layers, the one with the most unseen directions is reversed: it
-    has the most features beyond the number of items. Any other model goes towards −g_k in `steps` steps. Each step is
-    orthogonal to the gradients of all items of the batch, and is halved until the loss of the batch is at most the
-    victim's own.
+    has the most features beyond the number of items. A model without such directions goes towards −g_k in `steps`
+    steps. Each step is orthogonal to the gradients of all items of the batch, and is halved until the loss of the batch
+    is at most the victim's own.
 
     It works against every rule that judges on a batch that the adversary knows: `judge="same"` gives it away.
 
     Knows: The models of the victims, and the batch: the one they have just trained on, or with `batch="next"` the one
     they will judge on next.
     Cost: One gradient and one prediction per round, and an orthogonal basis of the layer's inputs. For models without
-    linear layers, `steps` gradients per item.
+    them, `steps` gradients per item.
 
     Example:
         >>> from varangian import attacks
@@ -181,7 +181,7 @@ class null_space:
     step: float = 0.02
     """The size of the gradient step that makes the message better than the victim's model."""
     steps: int = 8
-    """How many steps towards the reversed model, where no layer is linear."""
+    """How many steps towards the reversed model, where no linear layer has unseen directions."""
 
     @property
     def knows(self) -> tuple[Knowledge, ...]:
@@ -205,9 +205,9 @@ class null_space:
         sample = insight.sample if self.batch == "same" else insight.upcoming()
         better = insight.models - self.step * _shared_gradient(insight.model, insight.models, sample, shared)
         layers = insight.model.linear_layers(better, sample) if isinstance(insight.model, HasLayers) else []
-        sent = [layer for layer in layers if layer.stop <= shared]
-        if sent:
-            return mirrored(better, max(sent, key=_unseen))[:, :shared]
+        unseen = [layer for layer in layers if layer.stop <= shared and _unseen(layer) > 0]
+        if unseen:
+            return mirrored(better, max(unseen, key=_unseen))[:, :shared]
         return self._reversed(insight.model, insight.models, better, sample, shared)[:, :shared]
 
     def _reversed(self, model: Model, own: Models, better: Models, sample: Sample, shared: int) -> Models:

@@ -30,7 +30,7 @@ def save_part(result: xr.Dataset, path: Path) -> None:
         "texts": {str(name): array.values.tolist() for name, array in result.variables.items() if name not in numbers},
         "attrs": result.attrs,
     }
-    stored = {name: np.ascontiguousarray(array.values) for name, array in numbers.items()}
+    stored = {name: np.asarray(array.values, order="C") for name, array in numbers.items()}
     with whole(path) as file:
         file.write_bytes(as_bytes(stored, {"about": json.dumps(header)}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -69,7 +70,7 @@ def in_processes(
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                worker = idle.pop() if idle else _hired(work)
+                worker = idle.pop() if idle else _hired(carried(work))
                 piece, tries = waiting.popleft()
                 busy[worker] = piece, tries
                 begin(piece)
@@ -137,17 +138,31 @@ def _hired(work: Callable[[Piece], Done]) -> _Worker:
     # Spawned, for a forked process cannot use CUDA, and inherits the locks of threads it does not have.
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, carried(work)), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
     try:
-        process.start()
+        with _deaf():
+            process.start()
     except (PicklingError, AttributeError, TypeError) as error:
         raise BadInput(f"this cannot be sent to other processes, use one job: {error}") from error
     theirs.close()  # else the end of the process would not be the end of the line
     return _Worker(process, ours)
 
 
+@contextmanager
+def _deaf() -> Generator[None]:
+    """Processes that start now ignore interrupts from their first moment. An interrupt is for whoever started them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(line: Connection[object, object], work: Callable[[object], object]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for whoever started us, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
             line.send(work(line.recv()))

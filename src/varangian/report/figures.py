@@ -71,7 +71,8 @@ def write_images(images: Mapping[str, bytes], folder: Path) -> list[Path]:
 
 def only_drawn(metrics: xr.Dataset) -> xr.Dataset:
     """The metrics without those that no figure shows."""
-    return metrics.drop_vars([name for name in metrics_of(metrics) if name not in set(_drawn(metrics))])
+    drawn = set(_drawn(metrics))
+    return metrics.drop_vars([name for name in metrics_of(metrics) if name not in drawn])
 
 
 def figure_names(metrics: xr.Dataset) -> list[str]:

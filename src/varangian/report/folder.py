@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import xarray as xr
@@ -31,13 +31,27 @@ MANY = 6
 LARGE = 2**28
 """More bytes than this are not sent to another process."""
 
-Artist = Assistant[xr.Dataset, dict[str, bytes]]
+Artist = Assistant[xr.Dataset, dict[str, bytes] | None]
 """A process that draws figures."""
 
 
-def artist_for(plan: Plan) -> AbstractContextManager[Artist | None]:
+@contextmanager
+def artist_for(plan: Plan) -> Iterator[Artist | None]:
     """A process that draws the figures of a run, if that saves time. It starts up while the cells are computed."""
-    return assistant(images_of) if len(cells(plan)) >= MANY and cores() > 1 else nullcontext()
+    with ExitStack() as stack:
+        artist = None
+        if len(cells(plan)) >= MANY and cores() > 1:
+            with suppress(OSError, AssertionError):  # no more processes are allowed: this one can draw
+                artist = stack.enter_context(assistant(images_if_possible))
+        yield artist
+
+
+def images_if_possible(metrics: xr.Dataset) -> dict[str, bytes] | None:
+    """The figures, or None: the process that asked will then find out why."""
+    try:
+        return images_of(metrics)
+    except Exception:
+        return None
 
 
 def write_folder(
@@ -52,11 +66,12 @@ def write_folder(
     In the report, the run has the name of its folder, or `name`. The artist draws while this process writes the rest.
     """
     watch = watch or Stopwatch()
-    drawn = only_drawn(metrics)
-    artist = artist if drawn.nbytes <= LARGE else None
     if artist is not None:
         with watch.phase("figures"):
-            artist.begin(drawn)
+            drawn = only_drawn(metrics)
+            artist = artist if drawn.nbytes <= LARGE else None
+            if artist is not None:
+                artist.begin(drawn)
     written = [folder / "metrics.nc", folder / "summary.csv"]
     with watch.phase("writing"):
         results.save(metrics, written[0])

@@ -106,8 +106,10 @@ class anchored:
     less weight, and none if it is significantly worse. In the mean c_k, the agent's own model counts half.
 
     The leash w_k is the share that would have been best so far. Losses at w = 0, ½ and 1 give a parabola in each round;
-    F_k is the sum over all rounds, and forgets with `leash`. If c_k is much farther from the agent's own model than
-    usual, only a part of this way counts: a sender that was good for long cannot move the agent far at once.
+    F_k is the sum over all rounds, and forgets with `leash`. A candidate whose loss is more than s above the anchor's
+    is too bad to go to. If only the place half way is, there is a hill: the agent then goes all the way or not at all.
+    If c_k is much farther from the agent's own model than usual, only a part of this way counts: a sender that was good
+    for long cannot move the agent far at once.
 
     With `rule`, the model that this other rule combines is the candidate c_k.
 

@@ -74,7 +74,9 @@ class cross_fitted:
     The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
 
     Limits: An adversary that knows all items of a victim can make a model that is good on them and bad elsewhere. No
-    test on these items finds it. `anchored` becomes this rule where it helps: on finite data that is gone over again.
+    test on these items finds it. Knowledge is measured from the loss of the first round. Where no model can be a tenth
+    better than that (a start from trained models, very noisy labels), nobody listens. `anchored` becomes this rule
+    where it helps: on finite data that is gone over again.
 
     Assumes: A finite dataset. Any number of neighbours may be Byzantine.
     Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, and K models more per agent.

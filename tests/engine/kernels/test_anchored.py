@@ -99,7 +99,7 @@ def test_without_a_compiler_torch_runs_the_rule(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CXX", "false")
     rule = rules.anchored(scales=(0.1, 0.09, 0.08, 0.07), significance=(1, 1, 1, 1))  # compiled in no other test
     world = localized(12, torch.float32)
-    with torch.no_grad(), pytest.warns(UserWarning, match="anchored is compiled by torch, not as one loop"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="anchored is not one compiled loop here"):
         assert loop_for(rule, attacked_exchange(world, rule, attacks.silent()), DEFAULT) is None
 
 

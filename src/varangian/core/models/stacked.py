@@ -277,33 +277,41 @@ class Stacked:
         >>> [(start, stop, inputs.shape) for start, stop, inputs in net.linear_layers(torch.zeros(5, 23), sample)]
         [(0, 12, torch.Size([5, 8, 4])), (15, 21, torch.Size([5, 8, 3]))]
         """
-        weights = {
-            f"{name}.weight" if name else "weight": layer
-            for name, layer in self.judging.named_modules()
-            if isinstance(layer, nn.Linear)
-        }
+        module = thread_copy(self.judging)
         ends = dict(zip(self.names, accumulate(shape.numel() for shape in self.shapes), strict=True))
+        linear = {
+            weight: layer
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.Linear) and (weight := f"{name}.weight".removeprefix(".")) in ends
+        }
 
         def inputs(row: Float[Tensor, " parameter"], x: Tensor) -> dict[str, Tensor]:
             seen = dict[str, list[Tensor]]()
 
-            def watch(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-                seen.setdefault(name, []).append(given[0].flatten(0, -2))
+            def watch(name: str, layer: nn.Linear, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+                (entered,) = (*given, *named.values())
+                # A copy, because the model may change its numbers later.
+                seen.setdefault(name, []).append(entered.reshape(-1, layer.in_features).clone())
 
             watched = [
-                layer.register_forward_pre_hook(partial(watch, name)) for name, layer in weights.items() if name in ends
+                layer.register_forward_pre_hook(partial(watch, name), with_kwargs=True)
+                for name, layer in linear.items()
             ]
             try:
-                functional_call(self.judging, self._views(row), (x,))
+                functional_call(module, self._views(row), (x,))
             finally:
                 for hook in watched:
                     hook.remove()
             return {name: torch.cat(parts) for name, parts in seen.items()}
 
-        found = vmap(inputs)(models, sample[0])
+        if self._one_by_one(models):
+            alone = [inputs(row, x) for row, x in zip(models, sample[0], strict=True)]
+            found = {name: torch.stack([one[name] for one in alone]) for name in alone[0]}
+        else:
+            found = vmap(inputs)(models, sample[0])
         return [
-            LinearLayer(ends[name] - weights[name].weight.numel(), ends[name], found[name])
-            for name in weights
+            LinearLayer(ends[name] - layer.weight.numel(), ends[name], found[name])
+            for name, layer in linear.items()
             if name in found
         ]
 

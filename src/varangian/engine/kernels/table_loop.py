@@ -148,7 +148,7 @@ def table_loop(name: str, file: str, constants: str, exchange: Exchange, executi
     try:
         loop = library(dtype, "\n".join((constants, _formula(model, sample))), "tables.h", file).combine
     except Untranslatable as reason:
-        warnings.warn(f"{name} is compiled by torch, not as one loop, and is slower: {reason}", stacklevel=6)
+        warnings.warn(f"{name} is not one compiled loop here, and is slower: {reason}", stacklevel=6)
         return None
     loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
     return TableLoop(loop, execution)
