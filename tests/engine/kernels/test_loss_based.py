@@ -200,7 +200,7 @@ def test_losses_that_are_no_numbers_are_no_evidence() -> None:
 def test_a_formula_without_cpp_is_compiled_by_torch() -> None:
     start = torch.linspace(-1, 1, 12).view(6, 2)
     world = world_of(lambda t, s: t.sort(-1).values[..., 0] ** 2, 6, start, Graph.ring(6), torch.ones(6))
-    with torch.no_grad(), pytest.warns(UserWarning, match="by torch, not as one loop"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="loss-based is not one compiled loop here"):
         assert loop_for(rules.loss_based(), honest_exchange(world), DEFAULT) is None
 
 
