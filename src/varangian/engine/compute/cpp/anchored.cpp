@@ -160,12 +160,6 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
     store_models(table, at, count, finite(load(sums.alone + here, LANES)), models);
 }
 
-static void begin_tile(const Table& table, Sums& sums, int64_t first, int agents) {
-    each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
-        begin_vector(table, sums, at, here, count);
-    });
-}
-
 // Two short loops instead of a long one, so that the processor can work on several vectors at a time.
 static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
@@ -173,12 +167,6 @@ static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t fir
     });
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
         compare_vector(table, sums, slot, at, here, count);
-    });
-}
-
-static void finish_tile(const Table& table, const Sums& sums, int64_t first, int agents) {
-    each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
-        finish_vector(table, sums, at, here, count);
     });
 }
 

@@ -12,6 +12,8 @@ struct Sums : Mixture<1024> {
     alignas(64) real own_risk[tile];
 };
 
+INLINED void begin_vector(const Table&, Sums&, int64_t, int, int) {}
+
 INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
     Lanes theta[PARAMETERS], sample[OBSERVED];
@@ -45,17 +47,9 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
     store_models(table, at, count, ~nobody, mixed);
 }
 
-static void begin_tile(const Table&, Sums&, int64_t, int) {}
-
 static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
         judge_vector(table, sums, slot, at, here, count);
-    });
-}
-
-static void finish_tile(const Table& table, const Sums& sums, int64_t first, int agents) {
-    each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
-        finish_vector(table, sums, at, here, count);
     });
 }
 

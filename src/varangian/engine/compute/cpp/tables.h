@@ -2,9 +2,9 @@
 //
 // The code that precedes this file: lanes.h; the number of PARAMETERS; the sizes of the PARTS of a sample; and
 // `loss(theta, sample)`, translated from the model. The code that follows it is a rule: what it remembers, as a `Table`;
-// what it adds up over slots, as `Sums`; and three functions of the agents of a tile, from agent `first` of the table on:
-// `begin_tile`, `judge_slot` and `finish_tile`. Agent `at` of the table is agent `here` of its tile. Tables are stored
-// slot by slot.
+// what it adds up over slots, as `Sums`; `begin_vector` and `finish_vector` for some agents; and `judge_slot` for all agents
+// of a tile, from agent `first` of the table on. Agent `at` of the table is agent `here` of its tile. Tables are stored slot
+// by slot.
 
 constexpr int observed() {
     int sum = 0;
@@ -119,9 +119,13 @@ template <class Sums, class Table> static void combine_table(const Table& table)
         const int agents = int(std::min<int64_t>(Sums::tile, table.agents - first));
         std::memset(sums.share, 0, sizeof sums.share);
         std::memset(sums.mixed, 0, sizeof sums.mixed);
-        begin_tile(table, sums, first, agents);
+        each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
+            begin_vector(table, sums, at, here, count);
+        });
         for (int64_t slot = 0; slot < table.slots; slot++) judge_slot(table, sums, slot, first, agents);
-        finish_tile(table, sums, first, agents);
+        each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
+            finish_vector(table, sums, at, here, count);
+        });
     }
 }
 
