@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from varangian.core.errors import BadInput
 from varangian.core.user_code import carried
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
+from varangian.engine.cluster.stop_sign import StopSign, heeding
 from varangian.engine.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
 
@@ -55,6 +56,7 @@ def in_tasks(
             raise BadInput(f"this cannot be sent to other processes, run it here: {one_line(error)}") from error
         task: Any = library.remote(num_cpus=1, num_gpus=cluster.gpus_per_shard, max_retries=0)(_done)
         folders = _folders()
+        sign = StopSign.new()
         waiting = deque((piece, 1) for piece in pieces)
         running: dict[Any, tuple[Piece, int]] = {}
         try:
@@ -63,7 +65,7 @@ def in_tasks(
                 while waiting and len(running) < most:
                     piece, tries = waiting.popleft()
                     begin(piece)
-                    running[task.options(name=str(piece)).remote(sent, piece, folders)] = piece, tries
+                    running[task.options(name=str(piece)).remote(sent, piece, folders, sign)] = piece, tries
                 ready, _ = library.wait(list(running), timeout=LOOK)
                 meanwhile()
                 for one in ready:
@@ -81,17 +83,21 @@ def in_tasks(
                     else:
                         yield piece, done
         finally:
-            _end(list(running))
+            _end(list(running), sign)
 
 
-def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str]) -> Done:
-    """Compute one piece; this runs in a process of the cluster."""
+def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str], sign: StopSign) -> Done | None:
+    """Compute one piece; this runs in a process of the cluster. `None` if the sign said to stop: nobody reads it."""
     import ray as library
 
     os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
     if not library.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # by default Ray hides no GPU from tasks that asked for none
-    return work(piece)
+    done: Done | None = None
+    if not sign.is_up():
+        with heeding(sign):
+            done = work(piece)
+    return done
 
 
 def _folders() -> dict[str, str]:
@@ -109,14 +115,14 @@ def _told(cause: BaseException) -> str:
     return f"failed: {type(cause).__name__}: {line}"
 
 
-def _end(running: list[Any]) -> None:
+def _end(running: list[Any], sign: StopSign) -> None:
     """Interrupt running tasks, so that they can write a checkpoint, and kill those that do not stop in time."""
     import ray as library
 
     if not running:
         return
-    for one in running:
-        library.cancel(one)
+    sign.put_up()
     _, deaf = library.wait(running, num_returns=len(running), timeout=GRACE)
     for one in deaf:
         library.cancel(one, force=True)
+    sign.take_down()
