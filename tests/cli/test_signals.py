@@ -1,4 +1,4 @@
-"""Signals end the command line, but never in the middle of an import."""
+"""Signals end the command line, but never at a bad moment, such as in the middle of an import."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import h5py
 import pytest
+
+from varangian.cli.signals import terminate_is_interrupt
 
 SLOW = """
 import sys, time
@@ -71,3 +75,20 @@ with terminate_is_interrupt():
 def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=1200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_an_interrupt_waits_for_the_end_of_a_call_from_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, HDF5 would turn it into an error of its own."""
+    with h5py.File(tmp_path / "file.h5", "w") as file, terminate_is_interrupt():
+        file.attrs["a"] = 1
+        decode = file.attrs._d
+
+        def interrupted(name: bytes) -> object:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            return decode(name)
+
+        monkeypatch.setattr(type(file.attrs), "_d", staticmethod(interrupted))
+        assert list(file.attrs) == ["a"]
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(60)

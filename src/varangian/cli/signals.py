@@ -14,11 +14,12 @@ from varangian.engine.cluster import RayCluster
 
 RETRY = 0.05
 """After how many seconds an interrupt that came at a bad moment is sent again."""
+_HDF5 = f"{os.sep}h5py{os.sep}"
 
 
 @contextmanager
 def terminate_is_interrupt() -> Iterator[None]:
-    """Within this block, SIGINT and SIGTERM raise KeyboardInterrupt. During an import they wait until it is done.
+    """Within this block, SIGINT and SIGTERM raise KeyboardInterrupt. At a bad moment they wait until it is over.
 
     Python drops an exception that is raised in a destructor. There, too, the signal is sent again.
     """
@@ -49,12 +50,12 @@ def terminate_is_interrupt() -> Iterator[None]:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, or send the signal again a little later if the program imports a module now.
+    """Raise KeyboardInterrupt, or send the signal again a little later if this is a bad moment.
 
     Compiled modules are not made to be interrupted while they load: some turn the interrupt into another error, and
-    some end the whole process when it exits.
+    some end the whole process when it exits. HDF5 turns it into another error where it calls Python.
     """
-    if not _importing(frame):
+    if not _is_bad_moment(frame):
         raise KeyboardInterrupt
     _send_again(number)
 
@@ -65,10 +66,11 @@ def _send_again(number: int) -> None:
     later.start()
 
 
-def _importing(frame: FrameType | None) -> bool:
-    """Whether the code that runs now was called by an import."""
+def _is_bad_moment(frame: FrameType | None) -> bool:
+    """Whether the code that runs now was called by an import, or by HDF5."""
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        file = frame.f_code.co_filename
+        if file == "<frozen importlib._bootstrap>" or _HDF5 in file:
             return True
         frame = frame.f_back
     return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from varangian.engine.cluster import stop_sign
-from varangian.engine.cluster.stop_sign import StopSign, heeding
+from varangian.engine.cluster.stop_sign import StopSign, until
 
 
 @dataclass(frozen=True)
@@ -22,30 +22,40 @@ class Painted(StopSign):
         return time.monotonic() >= self.at
 
 
-def test_a_sign_interrupts_and_the_block_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_hears_of_the_sign_and_can_write_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_sign, "LOOK", 0.001)
-    steps = []
-    with heeding(Painted("", time.monotonic() + 0.01)):
+    heard = []
+
+    def work() -> int:
         try:
-            for step in itertools.count():
-                steps.append(step)
+            for _ in itertools.count():
                 time.sleep(0.001)
         except KeyboardInterrupt:
-            steps.append(-1)
+            heard.append("the sign")
             raise
-    assert steps[-1] == -1, "what runs hears of it, and can write a checkpoint"
+        return 1
+
+    assert until(Painted("", time.monotonic() + 0.01), work) is None
+    assert heard == ["the sign"]
 
 
 def test_no_interrupt_escapes_from_work_that_ends_while_the_sign_goes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_sign, "LOOK", 1e-4)
-    for trial in range(300):
-        until = time.monotonic() + 0.001 + 1e-5 * (trial % 30)
-        with heeding(Painted("", until)):
-            while time.monotonic() < until + 1e-4:
-                pass
+
+    def work() -> str:
+        while time.monotonic() < at + 1e-4:
+            pass
+        return "done"
+
+    for trial in range(1000):
+        at = time.monotonic() + 5e-4 + 1e-5 * (trial % 30)
+        assert until(Painted("", at), work) in ("done", None)
         sum(range(1000))  # an interrupt that came too late would be raised here
 
 
 def test_a_users_own_interrupt_is_passed_on() -> None:
-    with pytest.raises(KeyboardInterrupt), heeding(Painted("", float("inf"))):
+    def work() -> None:
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        until(Painted("", float("inf")), work)

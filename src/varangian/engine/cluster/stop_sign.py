@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
+
+Done = TypeVar("Done")
 
 LOOK = 0.5
 """Seconds between two looks at the sign."""
@@ -47,9 +50,11 @@ class StopSign:
         return bool(_internal_kv_exists(self.name, namespace=NAMESPACE))
 
 
-@contextmanager
-def heeding(sign: StopSign) -> Iterator[None]:
-    """Interrupt what runs inside, as Ctrl-C does, when the sign goes up. Ends quietly then. Main thread only."""
+def until(sign: StopSign, work: Callable[[], Done]) -> Done | None:
+    """What `work` returns. When the sign goes up, `work` is interrupted, as by Ctrl-C, and this returns None.
+
+    For the main thread only. No interrupt comes after the end.
+    """
     over = threading.Event()
     ending = threading.Lock()
     interrupted = False
@@ -69,13 +74,15 @@ def heeding(sign: StopSign) -> Iterator[None]:
                 interrupted = True
                 _thread.interrupt_main()
 
-    threading.Thread(target=look, name="stop sign", daemon=True).start()
+    # Not a context manager: an interrupt could hit its code, before or after what it protects.
     try:
         try:
-            yield
+            threading.Thread(target=look, name="stop sign", daemon=True).start()
+            return work()
         finally:
-            with ending:  # an interrupt comes before this line, or not at all
+            with ending:  # an interrupt comes before the next line, or not at all
                 over.set()
     except KeyboardInterrupt:
         if not interrupted:
             raise
+        return None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from varangian.core.errors import BadInput
 from varangian.core.user_code import carried
 from varangian.engine.cluster.ray_cluster import RayCluster, one_line
-from varangian.engine.cluster.stop_sign import StopSign, heeding
+from varangian.engine.cluster.stop_sign import StopSign, until
 from varangian.engine.process_pool import TRIES, Lost
 from varangian.studies.data.locate import VARIABLE
 
@@ -93,11 +93,7 @@ def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str
     os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
     if not library.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # by default Ray hides no GPU from tasks that asked for none
-    done: Done | None = None
-    if not sign.is_up():
-        with heeding(sign):
-            done = work(piece)
-    return done
+    return None if sign.is_up() else until(sign, lambda: work(piece))
 
 
 def _folders() -> dict[str, str]:
