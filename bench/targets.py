@@ -38,12 +38,14 @@ def on_gpu(quick: bool) -> Iterator[Row]:
         for judge_dtype in (None, "bfloat16"):
             load = convolutional(agents, "cuda", judge_dtype)
             yield _target(f"{load.name}, ms a round", _milliseconds(load), most)
-    load = localization(10**5 if quick else 10**6, "cuda")
-    yield _target(f"{load.name}, ms a round", _milliseconds(load), 5.0)
+    for agents, compiled_most in ((100, 0.15), (10**5 if quick else 10**6, 1.0)):
+        load = localization(agents, "cuda")
+        yield _target(f"{load.name}, ms a round", _milliseconds(load), 5.0)
+        yield _target(f"{load.name}, compiled, ms a round", _milliseconds(load, compile=True), compiled_most)
 
 
-def _milliseconds(load: Workload) -> float:
-    with load.rounds() as play:
+def _milliseconds(load: Workload, compile: bool = False) -> float:
+    with load.rounds(compile=compile) as play:
         return 1e3 * best_of_many(play, 5, 3.0, "cuda")
 
 

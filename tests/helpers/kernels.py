@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from varangian import Graph, Task, attacks, rules, studies
 from varangian.core.exchange import Exchange
-from varangian.core.execution import DEFAULT
+from varangian.core.execution import DEFAULT, Execution
 from varangian.core.messages import HonestMessages, deliver
 from varangian.core.models.base import Formula
 from varangian.core.scene import Scene
@@ -36,8 +36,8 @@ def localized_scene(agents: int, **settings: Any) -> Scene:
     return replace(scene, task=replace(scene.task, **settings))
 
 
-def localized(agents: int, dtype: torch.dtype, **settings: Any) -> World:
-    return prepare([localized_scene(agents, **settings)], [1], 0.3, DEFAULT, dtype)
+def localized(agents: int, dtype: torch.dtype, device: str = "cpu", **settings: Any) -> World:
+    return prepare([localized_scene(agents, **settings)], [1], 0.3, Execution(torch.device(device)), dtype)
 
 
 def with_hubs(agents: int = 600) -> World:
@@ -90,13 +90,13 @@ def attacked_exchange(
 
 def both_ways(world: World, rule: Any, attack: Any, rounds: int, tolerance: float) -> State:
     """Run every round with the rule itself and with its kernel, from the same state. Returns the last state."""
-    compiled = replace(world, executor=Compiled(DEFAULT))
+    compiled = replace(world, executor=Compiled(world.execution))
     near: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
     with torch.no_grad():
         state = begin(world, rule, attack)
         for _ in range(rounds):
             exchange = attacked_exchange(world, rule, attack, state)
-            assert state.round or kernel_for(rule, exchange, DEFAULT) is not None
+            assert state.round or kernel_for(rule, exchange, world.execution) is not None
             models, weights, memory, _ = combine(world, rule, state.rule, exchange)
             ours = combine(compiled, rule, state.rule, exchange)
             torch.testing.assert_close(ours[0], models, **near)

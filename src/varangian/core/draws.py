@@ -26,6 +26,10 @@ from varangian.core.memory import check_fits
 Drawn = TypeVar("Drawn")
 
 
+ON_GPU = 2**24
+"""How many numbers to draw at once on a GPU. There, drawing few takes as long as drawing many."""
+
+
 def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
@@ -162,7 +166,8 @@ class Draws:
         key = (draw.__name__, purpose, width, dtype)
         serve = self._prefetched.get(key)
         if serve is None:
-            rounds = max(1, min(128, 2**15 // max(1, len(self.seed) * width)))
+            at_once = 2**15 if self.seed.device.type == "cpu" else ON_GPU
+            rounds = max(1, min(128, at_once // max(1, len(self.seed) * width)))
             serve = prefetched(lambda start, rounds: draw(purpose, start, rounds, width, dtype).unbind(), rounds)
             self._prefetched[key] = serve
         return serve(round)

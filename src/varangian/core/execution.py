@@ -45,7 +45,7 @@ class Execution:
     memory: int | None = None
     """A memory budget in bytes. By default all memory of the machine."""
     compile: bool = False
-    """Whether to compile the functions of a round for the CPU."""
+    """Whether to compile the functions of a round."""
     own_loops_only: bool = False
     """Whether to compile only what has a loop of ours, which takes seconds once, and not through torch's compiler."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from varangian.attacks.base import AnyAttack, Poisons
 from varangian.core.batches import Batches
 from varangian.core.checks import shown
-from varangian.core.draws import Draws, prefetched
+from varangian.core.draws import ON_GPU, Draws, prefetched
 from varangian.core.errors import BadInput
 from varangian.core.execution import DEFAULT, Execution, using
 from varangian.core.folds import Folds, FoldSampler, fold_sample
@@ -316,7 +316,8 @@ def sampler(
         drawn = (joined([part] * cases, rows=1) for part in draw(start, rounds))
         return list(zip(*drawn, strict=True))
 
-    return prefetched(of_rounds, max(1, min(512, 2**18 // numbers)))
+    at_once = 2**18 if draws[0].seed.device.type == "cpu" else ON_GPU
+    return prefetched(of_rounds, max(1, min(512, at_once // numbers)))
 
 
 def fold_sampler(

@@ -36,9 +36,13 @@ def test_it_compiles_where_that_pays() -> None:
     assert not decided(task=linear), "not a formula"
 
 
-def test_it_does_not_without_a_compiler_or_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_it_compiles_long_runs() -> None:
     on_gpu = Execution(torch.device("cuda"))
-    assert not with_compiling(on_gpu, "auto", LOCALIZATION, 1, rules.loss_based(), 10**6).compile
+    for rounds, pays in ((1000, False), (10**4, True)):
+        assert with_compiling(on_gpu, "auto", LOCALIZATION, 1, rules.loss_based(), rounds).compile == pays
+
+
+def test_it_does_not_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not decided()
 

@@ -214,7 +214,7 @@ def _compiled(
 
     form: list[Any] = []
     # Give every tensor its own memory: two tensors that are the same now, such as samples, may differ next time.
-    given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype) for leaf in leaves]
+    given = [torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device) for leaf in leaves]
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         with _TracingLimits():  # type: ignore[no-untyped-call]
@@ -226,7 +226,7 @@ def _compiled(
     graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     # Graphs with tensors of their own cannot be identified by their code.
     text = graph.code if all(node.op != "get_attr" for node in graph.graph.nodes) else object()
-    key = (text, callers, torch.get_num_threads(), *_shapes(given))
+    key = (text, callers, torch.get_num_threads(), *_shapes(given), *(part.device for part in given))
     if key not in _LOOPS:
         try:
             _LOOPS[key] = agent_loop(graph, given, callers.threads)

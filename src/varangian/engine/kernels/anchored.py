@@ -19,7 +19,7 @@ from varangian.core.inbox import Table
 from varangian.core.models.base import Models
 from varangian.engine.compute.cpp.build import stored_by_column
 from varangian.engine.kernels.registry import register
-from varangian.engine.kernels.table_loop import Addresses, TableLoop, by_slot, fresh_for, table_loop
+from varangian.engine.kernels.table_loop import Addresses, TableLoop, by_slot, table_loop
 from varangian.rules.anchored import DISTANCE_FORGETS, OWN_SHARE, UNIT_FORGETS, Memory, anchored
 from varangian.rules.comparison import LARGEST, TIE, Compared, Unit
 from varangian.rules.leash import Leash
@@ -40,7 +40,6 @@ class Loop:
         """The models of all agents (Byzantine agents keep their own); the weights and the memory of each table."""
         assert exchange.second is not None
         after = list[Memory]()
-        fresh = fresh_for(exchange, self.rule.judge)
         anchors = [stored_by_column(models) for models in exchange.second]
 
         def fields(table: Neighbourhoods, before: Memory, addresses: Addresses) -> Iterator[int]:
@@ -50,7 +49,6 @@ class Loop:
             age, loss, slope, bend, usual, *rest = new = [torch.empty_like(part) for part in given]
             after.append(Memory(Unit(age, loss), Leash(slope, bend), usual, Compared(*rest), ()))
             yield from addresses.of(self.settings)
-            yield addresses.of_rows(fresh, table)[0]
             for models in anchors:
                 yield from addresses.of_rows(models, table)
             yield from addresses.of(*given, *new)
@@ -63,13 +61,13 @@ def loop_for(rule: anchored, exchange: Exchange, execution: Execution) -> Loop |
     """The loop that computes the rule for exchanges like this one, or None if there is none."""
     memories = f"constexpr int MEMORIES = {len(rule.scales) + 1};"
     loop = table_loop("anchored", "anchored.cpp", memories, exchange, execution) if rule.rule is None else None
-    return Loop(loop, rule, _settings(rule, exchange.adapted.dtype)) if loop else None
+    return Loop(loop, rule, _settings(rule, exchange.adapted)) if loop else None
 
 
 register(anchored, loop_for)
 
 
-def _settings(rule: anchored, dtype: torch.dtype) -> Float[Tensor, " setting"]:
+def _settings(rule: anchored, like: Tensor) -> Float[Tensor, " setting"]:
     scales = *rule.scales, rule.scales[-1], *rule.significance, rule.own_significance
     fixed = LARGEST, TIE, -1 / UNIT_FORGETS, UNIT_FORGETS, DISTANCE_FORGETS, OWN_SHARE
-    return torch.tensor((*scales, *fixed, rule.sudden, 1 - rule.leash, rule.trust, rule.reach**2), dtype=dtype)
+    return like.new_tensor((*scales, *fixed, rule.sudden, 1 - rule.leash, rule.trust, rule.reach**2))

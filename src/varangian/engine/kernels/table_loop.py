@@ -1,7 +1,7 @@
 """What kernels in C++ share: a loop over tables of agents, as in `tables.h`, with the loss translated to C++.
 
 Such a loop passes over a table once: it gathers, judges, weighs and mixes one message before it looks at the next one.
-It supports a `Formula` of few parameters.
+It supports a `Formula` of few parameters, on a CPU and on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from varangian.core.exchange import Exchange
@@ -27,6 +26,7 @@ from varangian.core.models.base import Formula, Models, Sample
 from varangian.core.task import JudgedOn
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
 from varangian.engine.compute.cpp.translate import Untranslatable, names_of, translated
+from varangian.engine.compute.cuda.gpu_loop import gpu_loop
 
 
 class Addresses:
@@ -54,14 +54,15 @@ class Addresses:
 
 OfRule = Callable[[Neighbourhoods, Any, Addresses], Iterable[int]]
 """From a table, the rule's memory of it, and a place for addresses, to what `Table` in C++ has besides `Messages`."""
+Start = Callable[[Sequence[int], Sequence[Neighbourhoods], Sequence[Tensor]], object]
+"""Combines the models of all tables, from what `Table` in C++ has of each, and the tensors to keep alive meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
 class TableLoop:
     """`combine` of a rule in C++, for one formula."""
 
-    combine: Callable[..., None]
-    execution: Execution
+    start: Start
 
     def __call__(
         self, exchange: Exchange, judge: JudgedOn, memory: Sequence[Any], of_rule: OfRule
@@ -75,21 +76,16 @@ class TableLoop:
             of_rule: What else the loop needs to know of each table.
         """
         wiring, delivered, adapted = exchange.wiring, exchange.delivered, exchange.adapted
-        tables, fresh = wiring.tables, fresh_for(exchange, judge)
-        all_fresh = bool(fresh.all())
-        everything_arrived = delivered.arrived is None and not delivered.two_faced and all_fresh
-        models = torch.empty_strided(adapted.shape, (1, adapted.shape[0]), dtype=adapted.dtype)
+        fresh = exchange.fresh if judge == "next" else exchange.trained
+        models = adapted.new_empty(adapted.shape[::-1]).T
         rows, own, *sample = map(stored_by_column, (delivered.rows, adapted, *exchange.samples[judge]))
         addresses = Addresses()
+        (arrived,) = (0,) if delivered.arrived is None else addresses.of(delivered.arrived)
         weights, numbers, apart = list[Table](), list[int](), list[tuple[Tensor, Models]]()
-        for table, source, before in zip(tables, wiring.sources(delivered), memory, strict=True):
+        for table, source, before in zip(wiring.tables, wiring.sources(delivered), memory, strict=True):
             agents, slots = table.senders.shape
-            senders = table.int32_senders
-            if not everything_arrived:
-                heard = delivered.heard(source, table)
-                # To an agent without a new sample, everyone is silent: it judges nobody and keeps its own model.
-                senders = int32_sources(source, heard if all_fresh else heard & table.rows_of(fresh))
-            weights.append(torch.empty_strided((agents, slots), (1, agents), dtype=adapted.dtype))
+            senders = int32_sources(source, table.present) if delivered.two_faced else table.int32_senders
+            weights.append(adapted.new_empty(slots, agents).T)
             if table.span is None:
                 theirs = models.new_empty(models.shape[1], agents).T
                 apart.append((table.rows, theirs))
@@ -97,28 +93,16 @@ class TableLoop:
             else:
                 into = addresses.of_rows(models, table)
             # In the order of the fields of `Messages` in tables.h.
-            numbers += agents, slots, *addresses.of(senders)
-            numbers += addresses.of_rows(exchange.listening, table)[0], *addresses.of(weights[-1])
-            numbers += *addresses.of(rows), step_of(rows), *addresses.of_rows(own, table), *into
+            numbers += agents, slots, *addresses.of(senders), arrived
+            numbers += (addresses.of_rows(flags, table)[0] for flags in (exchange.listening, fresh))
+            numbers += *addresses.of(weights[-1], rows), step_of(rows), *addresses.of_rows(own, table), *into
             for part in sample:
                 numbers += addresses.of_rows(part, table)
             numbers += of_rule(table, before, addresses)
-        given, taken, alive = array("q", numbers), array("q", [0]), addresses.alive
-
-        def work(thread: int) -> object:
-            self.combine(given.buffer_info()[0], len(tables), taken.buffer_info()[0])
-            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
-            return alive
-
-        self.execution.each(work, range(min(self.execution.at_once, len(tables))))
+        self.start(numbers, wiring.tables, addresses.alive)
         for who, theirs in apart:
             models[who] = theirs
         return models, weights
-
-
-def fresh_for(exchange: Exchange, judge: JudgedOn) -> Tensor:
-    """Which agents have a new sample of the kind that they judge on."""
-    return exchange.fresh if judge == "next" else exchange.trained
 
 
 def by_slot(table: Tensor) -> Tensor:
@@ -142,16 +126,41 @@ def table_loop(name: str, file: str, constants: str, exchange: Exchange, executi
         exchange: A typical exchange.
         execution: Where to compute.
     """
-    model, sample, dtype = exchange.model, exchange.samples["next"], exchange.adapted.dtype
-    if type(model) is not Formula or model.parameters > FEW or any(part.dtype != dtype for part in sample):
+    model, sample, adapted = exchange.model, exchange.samples["next"], exchange.adapted
+    if type(model) is not Formula or model.parameters > FEW or any(part.dtype != adapted.dtype for part in sample):
         return None
     try:
-        loop = library(dtype, "\n".join((constants, _formula(model, sample))), "tables.h", file).combine
+        text = "\n".join((constants, _formula(model, sample)))
+        return TableLoop((_on_threads if adapted.device.type == "cpu" else _on_gpu)(text, file, adapted, execution))
     except Untranslatable as reason:
         warnings.warn(f"{name} is not one compiled loop here, and is slower: {reason}", stacklevel=6)
         return None
-    loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
-    return TableLoop(loop, execution)
+
+
+def _on_threads(text: str, file: str, like: Tensor, execution: Execution) -> Start:
+    combine = library(like.dtype, text, "tables.h", file, "combine.cpp").combine
+    combine.argtypes, combine.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], None
+
+    def start(numbers: Sequence[int], tables: Sequence[Neighbourhoods], alive: Sequence[Tensor]) -> None:
+        given, taken = array("q", numbers), array("q", [0])
+
+        def work(thread: int) -> object:
+            combine(given.buffer_info()[0], len(tables), taken.buffer_info()[0])
+            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
+            return alive
+
+        execution.each(work, range(min(execution.at_once, len(tables))))
+
+    return start
+
+
+def _on_gpu(text: str, file: str, like: Tensor, execution: Execution) -> Start:
+    loop = gpu_loop(like.device, like.dtype, text, "cpp/tables.h", f"cpp/{file}", "cuda/combine.cu")
+
+    def start(numbers: Sequence[int], tables: Sequence[Neighbourhoods], alive: Sequence[Tensor]) -> None:
+        loop(numbers, max(len(table.senders) for table in tables), len(tables))
+
+    return start
 
 
 def _formula(model: Formula, sample: Sample) -> str:

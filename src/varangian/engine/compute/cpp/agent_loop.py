@@ -14,33 +14,26 @@ from varangian.core.execution import Execution
 from varangian.engine.compute.blocks import ROWS
 from varangian.engine.compute.cpp.build import library, step_of, stored_by_column
 from varangian.engine.compute.cpp.translate import Translation, Untranslatable, names_of, translated
+from varangian.engine.compute.cuda.gpu_loop import gpu_loop
+
+Start = Callable[[Sequence[Tensor]], object]
+"""Computes all agents, given the matrices that are read, and then those that are written."""
 
 
 @dataclass(frozen=True, eq=False)
 class AgentLoop:
     """A compiled function of tensors with one row per agent. They must have the shapes and strides it was made for."""
 
-    each: Callable[..., None]
-    agents: int
-    steps: ctypes.Array[ctypes.c_int64]
+    start: Start
     results: Sequence[tuple[tuple[int, ...], torch.dtype]]
-    execution: Execution
+    device: torch.device
     as_stored: bool
     """Whether the given tensors are already stored column by column."""
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
         matrices = given if self.as_stored else [stored_by_column(part) for part in given]
-        out = [torch.empty(shape, dtype=dtype) for shape, dtype in self.results]
-        begin = array("q", [matrix.data_ptr() for matrix in (*matrices, *out)])
-
-        def work(first: int, last: int) -> object:
-            self.each(first, last, self.steps, begin.buffer_info()[0])
-            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
-            return matrices, out
-
-        threads = self.execution.at_once if self.agents > ROWS else 1
-        cuts = [self.agents * part // threads for part in range(threads + 1)]
-        self.execution.each(work, cuts[:-1], cuts[1:])
+        out = [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in self.results]
+        self.start((*matrices, *out))
         return [matrix.mT if matrix.ndim == 2 else matrix for matrix in out]
 
 
@@ -50,20 +43,51 @@ def agent_loop(function: Callable[..., Sequence[Tensor]], given: Sequence[Tensor
     kinds = {*(part.dtype for part in given), *text.dtypes} - {torch.bool}
     if len(kinds) != 1 or any(names.ndim > 2 for names in text.results):
         raise Untranslatable("it uses several number types, or returns tensors of more than two dimensions")
+    if len({part.device for part in given}) != 1:
+        raise Untranslatable("its inputs are on several devices")
     agents = len(given[0])
     shapes = [(*names.shape[:0:-1], agents) for names in text.results]
     steps = [step_of(stored_by_column(part)) for part in given] + [agents] * len(shapes)
-    loop = library(kinds.pop(), _compute(given, text), "each.cpp").each
-    loop.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
-    loop.restype = None
+    compute, dtype, device = _compute(given, text), kinds.pop(), given[0].device
     return AgentLoop(
-        loop,
-        agents,
-        (ctypes.c_int64 * len(steps))(*steps),
+        _on_threads(compute, dtype, agents, steps, Execution(threads=threads))
+        if device.type == "cpu"
+        else _on_gpu(compute, dtype, agents, steps, device),
         list(zip(shapes, text.dtypes, strict=True)),
-        Execution(threads=threads),
+        device,
         as_stored=all(stored_by_column(part) is part for part in given),
     )
+
+
+def _on_threads(compute: str, dtype: torch.dtype, agents: int, steps: Sequence[int], execution: Execution) -> Start:
+    each = library(dtype, compute, "each.cpp").each
+    each.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+    each.restype = None
+    of_columns = (ctypes.c_int64 * len(steps))(*steps)
+    threads = execution.at_once if agents > ROWS else 1
+    cuts = [agents * part // threads for part in range(threads + 1)]
+
+    def start(matrices: Sequence[Tensor]) -> None:
+        begin = array("q", [matrix.data_ptr() for matrix in matrices])
+
+        def work(first: int, last: int) -> object:
+            each(first, last, of_columns, begin.buffer_info()[0])
+            # An interrupt may end the call while a thread still works. Buffers stay alive until the threads return.
+            return matrices
+
+        execution.each(work, cuts[:-1], cuts[1:])
+
+    return start
+
+
+def _on_gpu(compute: str, dtype: torch.dtype, agents: int, steps: Sequence[int], device: torch.device) -> Start:
+    matrices = f"constexpr int MATRICES = {len(steps)};"
+    loop = gpu_loop(device, dtype, "\n".join((matrices, compute)), "cuda/each.cu")
+
+    def start(matrices: Sequence[Tensor]) -> None:
+        loop((agents, *steps, *(matrix.data_ptr() for matrix in matrices)), agents)
+
+    return start
 
 
 def _compute(given: Sequence[Tensor], text: Translation) -> str:

@@ -16,7 +16,6 @@ struct Memory {
 
 struct Table : Messages {
     const Settings* settings;
-    const bool* fresh;
     Matrix anchor, untrained;  // the anchors after training and before it
     Memory before, after;
 };
@@ -30,7 +29,7 @@ struct Sums : Mixture<256> {
 // How much a loss is above the anchor's, in the unit.
 static inline Lanes excess_of(const Table& table, const Sums& sums, int here, Lanes loss) {
     const Lanes excess = (loss - load(sums.alone + here, LANES)) * load(sums.inverse + here, LANES);
-    return larger(excess, all(table.settings->least));
+    return larger(excess, lanes(table.settings->least));
 }
 
 // The anchor's loss, and the unit.
@@ -39,28 +38,28 @@ INLINED void begin_vector(const Table& table, Sums& sums, int64_t at, int here, 
     load_models(table.anchor, at, count, anchor);
     load_sample(table, at, count, sample);
     const Lanes alone = loss(anchor, sample);
-    const Mask known = finite(alone) & load(table.fresh + at, count);
-    const Lanes age = load(table.before.age + at, count) + (known ? all(0.25) : Lanes{});
+    const Mask known = is_finite(alone) & load(table.fresh + at, count);
+    const Lanes age = load(table.before.age + at, count) + (known ? lanes(0.25) : Lanes{});
     const Lanes unit = load(table.before.unit + at, count);
-    const Lanes newest = larger(1 / age, all(table.settings->unit_forgets));
+    const Lanes newest = larger(1 / age, lanes(table.settings->unit_forgets));
     const Lanes after = known ? between(unit, magnitude(alone), newest) : unit;
     store(table.after.age + at, age, count);
     store(table.after.unit + at, after, count);
     // Above −∞, every loss is infinitely bad.
-    store(sums.alone + here, known ? alone : all(-limits::infinity()), LANES);
-    store(sums.inverse + here, 1 / larger(after, all(limits::min())), LANES);
+    store(sums.alone + here, known ? alone : lanes(-limits::infinity()), LANES);
+    store(sums.inverse + here, 1 / larger(after, lanes(limits::min())), LANES);
 }
 
 // Judge a message, and count the comparison.
 INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
     Lanes theta[PARAMETERS], sample[OBSERVED];
-    const Mask there = load_messages(table, place, count, theta);
+    const Mask there = load_messages(table, slot, at, count, theta);
     load_sample(table, at, count, sample);
     const Lanes judged = loss(theta, sample);
-    const Lanes excess = excess_of(table, sums, here, there & finite(judged) ? judged : all(limits::infinity()));
-    const Mask seen = excess < all(limits::infinity());
-    const Lanes times = load(table.before.times + place, count) + (seen ? all(1) : Lanes{});
+    const Lanes excess = excess_of(table, sums, here, there & is_finite(judged) ? judged : lanes(limits::infinity()));
+    const Mask seen = excess < lanes(limits::infinity());
+    const Lanes times = load(table.before.times + place, count) + (seen ? lanes(1) : Lanes{});
     store(table.after.times + place, times, count);
     for (int p = 0; p < PARAMETERS; p++) store(sums.theta[p] + here, theta[p], LANES);
     store(sums.excess + here, excess, LANES);
@@ -72,8 +71,8 @@ INLINED void compare_vector(const Table& table, Sums& sums, int64_t slot, int64_
     const Settings& settings = *table.settings;
     const int64_t place = slot * table.agents + at;
     const Lanes excess = load(sums.excess + here, LANES), plain = load(sums.plain + here, LANES);
-    Lanes counted = excess < settings.largest ? excess : all(settings.largest);
-    counted = counted > -settings.largest ? counted : all(-settings.largest);
+    Lanes counted = excess < settings.largest ? excess : lanes(settings.largest);
+    counted = counted > -settings.largest ? counted : lanes(-settings.largest);
     if (slot == 0) store(sums.own + here, counted, LANES);
     const Mask seen = plain > 0;
     Mask kept = excess <= settings.sudden;
@@ -81,7 +80,7 @@ INLINED void compare_vector(const Table& table, Sums& sums, int64_t slot, int64_
     for (int memory = 0; memory < MEMORIES; memory++) {
         const bool last = memory == MEMORIES - 1;
         const int64_t entry = memory * table.slots * table.agents + place;
-        const Lanes nu = seen ? all(settings.forgetting[memory]) : Lanes{};
+        const Lanes nu = seen ? lanes(settings.forgetting[memory]) : Lanes{};
         const Lanes pace = nu > plain ? nu : plain;
         // In the last series, the agent's own model takes the place of the anchor.
         if (last) counted -= load(sums.own + here, LANES);
@@ -91,14 +90,14 @@ INLINED void compare_vector(const Table& table, Sums& sums, int64_t slot, int64_
         variance -= variance * pace;
         store(table.after.mean + entry, mean, count);
         store(table.after.variance + entry, variance, count);
-        const Lanes error = each_sqrt((variance < 1 ? variance : all(1)) * pace);
+        const Lanes error = each_sqrt((variance < 1 ? variance : lanes(1)) * pace);
         const Lanes slack = error * settings.significance[memory] + settings.tie;
         if (last)
             share = 1 - mean / slack;
         else
             kept &= mean <= slack;
     }
-    share = share < 1 ? share : all(1);
+    share = share < 1 ? share : lanes(1);
     share = kept & (share > 0) ? share : Lanes{};
     for (int p = 0; p < PARAMETERS; p++) theta[p] = load(sums.theta[p] + here, LANES);
     add_share(table, sums, place, here, count, slot == 0 ? share * settings.own_share : share, theta);
@@ -122,13 +121,13 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
         distance += (candidate[p] - own[p]) * (candidate[p] - own[p]);
     }
     const Lanes usual = load(table.before.distance + at, count);
-    const Lanes most = usual == 0 ? all(limits::infinity()) : larger(usual, stepped) * settings.reach;
-    distance = smaller(larger(distance, all(limits::min())), all(limits::max()));
+    const Lanes most = usual == 0 ? lanes(limits::infinity()) : larger(usual, stepped) * settings.reach;
+    distance = smaller(larger(distance, lanes(limits::min())), lanes(limits::max()));
     const Lanes allowed = smaller(distance, most), part = each_sqrt(allowed / distance);
     Lanes towards[PARAMETERS], halfway[PARAMETERS];
     for (int p = 0; p < PARAMETERS; p++) {
         towards[p] = own[p] + (candidate[p] - own[p]) * part;
-        halfway[p] = between(anchor[p], towards[p], all(0.5));
+        halfway[p] = between(anchor[p], towards[p], lanes(0.5));
     }
 
     // The parabola of this round. Between here and there may be a hill. A comparison with nan is false.
@@ -139,25 +138,25 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
     const Mask level = half <= settings.sudden;
     const Lanes past = settings.remembered * load(table.before.slope + at, count);
     const Lanes past_bend = settings.remembered * load(table.before.bend + at, count);
-    const Lanes newest_bend = 2 * (whole - 2 * (level ? half : all(settings.sudden)));
+    const Lanes newest_bend = 2 * (whole - 2 * (level ? half : lanes(settings.sudden)));
     const Lanes slope = whole - newest_bend + past, bend = newest_bend + past_bend;
 
     // A parabola that opens upwards is least at its vertex, and any other at an end.
     const Lanes curve = bend + settings.trust, down = 2 * settings.trust - slope - (curve < 0 ? curve : Lanes{});
-    const Lanes best = smaller(larger(down / larger(curve, all(limits::min())) / 2, Lanes{}), all(1));
+    const Lanes best = smaller(larger(down / larger(curve, lanes(limits::min())) / 2, Lanes{}), lanes(1));
     // A candidate that is too bad to go to counts against later ones.
     const Mask goes = (whole <= settings.sudden) & (level | (best == 1));
     store(table.after.slope + at, goes ? slope : past + settings.sudden, count);
     store(table.after.bend + at, goes ? bend : past_bend, count);
     const Mask usable = goes & ~nobody;
     const Lanes w = usable ? best : Lanes{};
-    const Lanes newest = larger(1 / load(table.after.age + at, count), all(settings.distance_forgets));
+    const Lanes newest = larger(1 / load(table.after.age + at, count), lanes(settings.distance_forgets));
     store(table.after.distance + at, between(usual, allowed, usable ? newest : Lanes{}), count);
 
     Lanes models[PARAMETERS];
     for (int p = 0; p < PARAMETERS; p++) models[p] = between(anchor[p], towards[p], w);
     scale_weights(table, at, count, scale * (w * part), 1 - w * part);
-    store_models(table, at, count, finite(load(sums.alone + here, LANES)), models);
+    store_models(table, at, count, is_finite(load(sums.alone + here, LANES)), models);
 }
 
 // Two short loops instead of a long one, so that the processor can work on several vectors at a time.
@@ -168,8 +167,4 @@ static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t fir
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
         compare_vector(table, sums, slot, at, here, count);
     });
-}
-
-extern "C" void combine(const Table* tables, int64_t count, int64_t* taken) {
-    combine_tables<Sums>(tables, count, taken);
 }

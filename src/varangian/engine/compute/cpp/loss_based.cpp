@@ -17,11 +17,11 @@ INLINED void begin_vector(const Table&, Sums&, int64_t, int, int) {}
 INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
     Lanes theta[PARAMETERS], sample[OBSERVED];
-    const Mask there = load_messages(table, place, count, theta);
+    const Mask there = load_messages(table, slot, at, count, theta);
     load_sample(table, at, count, sample);
 
     const Lanes judged = loss(theta, sample);
-    const Mask heard = there & finite(judged);
+    const Mask heard = there & is_finite(judged);
     const Lanes observed = heard ? judged : Lanes{};
 
     // φ ← (1 − ν) φ + ν ℓ
@@ -32,10 +32,10 @@ INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t 
     store(table.new_total + place, total, count);
     store(table.new_mass + place, mass, count);
 
-    const Lanes risk = heard ? total / mass : all(limits::infinity());
-    if (slot == 0) store(sums.own_risk + here, risk < all(limits::max()) ? risk : all(limits::max()), LANES);
-    const Mask kept = EVERYONE ? risk < all(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
-    const Lanes least = all(limits::min() * table.slots);
+    const Lanes risk = heard ? total / mass : lanes(limits::infinity());
+    if (slot == 0) store(sums.own_risk + here, risk < lanes(limits::max()) ? risk : lanes(limits::max()), LANES);
+    const Mask kept = EVERYONE ? risk < lanes(limits::infinity()) : risk <= load(sums.own_risk + here, LANES);
+    const Lanes least = lanes(limits::min() * table.slots);
     add_share(table, sums, place, here, count, kept ? 1 / (risk > least ? risk : least) : Lanes{}, theta);
 }
 
@@ -43,7 +43,7 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
     const Mask nobody = load(sums.share + here, LANES) == 0;
     Lanes mixed[PARAMETERS];
     const Lanes scale = mixed_models(table, sums, at, here, count, nobody, mixed);
-    scale_weights(table, at, count, scale, nobody ? all(1) : Lanes{});
+    scale_weights(table, at, count, scale, nobody ? lanes(1) : Lanes{});
     store_models(table, at, count, ~nobody, mixed);
 }
 
@@ -51,8 +51,4 @@ static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t fir
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
         judge_vector(table, sums, slot, at, here, count);
     });
-}
-
-extern "C" void combine(const Table* tables, int64_t count, int64_t* taken) {
-    combine_tables<Sums>(tables, count, taken);
 }

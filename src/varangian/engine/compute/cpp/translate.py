@@ -157,7 +157,7 @@ def _number(value: object) -> Names:
     if not isinstance(value, int | float):
         raise Untranslatable(f"{value} is not a number")
     name = "limits::infinity()" if abs(value) == math.inf else "limits::quiet_NaN()" if value != value else abs(value)
-    return np.array([f"all({'-' * (value < 0)}{name})"], dtype=object)
+    return np.array([f"lanes({'-' * (value < 0)}{name})"], dtype=object)
 
 
 def _select(values: Names, dim: int, place: int) -> Names:
@@ -207,8 +207,8 @@ _ELEMENTWISE: dict[Any, str] = {
         "maximum": "larger({0}, {1})",
         "minimum": "smaller({0}, {1})",
         "logical_and": "{0} & {1}",
-        "logical_not": "~{0}",
-        "bitwise_not": "~{0}",
+        "logical_not": "negated({0})",
+        "bitwise_not": "negated({0})",
         **{name: f"each_{name}({{0}})" for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh")},
     }.items()
 }

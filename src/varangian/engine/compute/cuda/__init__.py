@@ -1,0 +1,1 @@
+"""The same loops on a GPU, one thread per agent."""
