@@ -72,13 +72,21 @@ def test_those_kept_weigh_the_same_and_the_anchor_less_the_more_they_gain() -> N
     assert model == pytest.approx([anchor * 5.0 + each * (1.0 + 2.0 + math.sqrt(2))])
 
 
-def test_a_neighbour_far_below_the_mean_gain_is_left_out() -> None:
-    # Gains 1/16 and 15/16 of the loss 16. With many items the mean gain is nearly 15/16.
-    inbox = heard([4.0, 4.0], 5.0, 1.0, math.sqrt(15), 1.0, items=50.0)
+def test_a_neighbour_far_below_the_median_gain_is_left_out() -> None:
+    # Gains 1/2, 15/16 and nearly 15/16 of the loss 16.
+    inbox = heard([4.0, 4.0], 5.0, 1.0, math.sqrt(8), 1.0, 1.01, items=50.0)
     _, weights = first_of(cross_fitted(folds=2), inbox)
     assert weights is not None
     assert weights[1] == 0.0
-    assert weights[2] == pytest.approx(0.5)
+    assert weights[2:] == pytest.approx([1 / 3, 1 / 3], rel=1e-3)
+
+
+def test_nobody_is_followed_farther_than_the_median_neighbour_is_away() -> None:
+    # All are equally good. They are 0.1, 0.1 and 2 away from the agent.
+    inbox = heard([4.0, 4.0], 5.0, 1.0, 0.9, 1.1, -1.0, items=50.0)
+    model, weights = first_of(cross_fitted(folds=2), inbox)
+    assert weights == pytest.approx([0.25 + 0.25 * 0.95, 0.25, 0.25, 0.25 * 0.05], rel=1e-3)
+    assert model == pytest.approx([1.0 - 0.25 * 0.1], rel=1e-3)
 
 
 def test_a_model_that_knows_nothing_is_left_out_although_its_loss_is_lower() -> None:

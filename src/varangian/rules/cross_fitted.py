@@ -1,6 +1,6 @@
 """Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
 
-cross_fitted = smoothed differences to the fold models' loss,   keep better, and nearly the best,   weigh uniformly
+cross_fitted = smoothed differences to the fold models' loss,   keep better, not the poorest,   weigh uniformly, clipped
 
 An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
 nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
@@ -49,10 +49,11 @@ class cross_fitted:
         g_lk = −d_lk / φ_k
         h_lk = smoothed mean_i ( 1 − min(ℓ(θ̂_l; ξ_ki), ℓ⁰_k) / ℓ⁰_k ),  h_kk: the same of the fold models
         B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ max((1 − ς) h_kk, 0.1)}
-        K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) ḡ_k}
+        K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) median_{B_k} g_lk}
         s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
-        θ_k = b_k a_k + (1 − b_k) mean_{l∈K_k∪{k}} θ̂_l
+        c_lk = min(1, median_{j≠k} ‖θ̂_j − θ̂_k‖ / ‖θ̂_l − θ̂_k‖)
+        θ_k = b_k a_k + (1 − b_k) (θ̂_k + mean_{l∈K_k∪{k}} c_lk (θ̂_l − θ̂_k))
 
     The n_k items of agent k are dealt to K folds. Its fold model b_kf is trained without fold f and never listens.
     ξ_kf are some items of fold f. So every item is judged by a model that does not know it by heart, and a neighbour
@@ -64,10 +65,11 @@ class cross_fitted:
     too. There, no item costs more than ℓ⁰_k, and knowing nothing gives 0. Where the fold models know next to nothing
     themselves, a neighbour must know at least a tenth.
 
-    ḡ_k is the mean gain of the neighbours that pass these tests, with weights ∝ s_lk. A neighbour with clearly less is
-    left out, and a gain is known the better, the more items there are. Otherwise poor models, which beat a model that
-    has overfitted, would dilute the others. Those kept weigh the same: differences between them are
-    mostly chance. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as
+    A neighbour that gains clearly less than the median of those that pass these tests is left out, and a gain is known
+    the better, the more items there are. Otherwise poor models, which beat a model that has overfitted, would dilute
+    the others. Those kept weigh the same: differences between them are mostly chance. None is followed farther than
+    the median distance of all neighbours: an error that the items do not show is then at most as large as an honest
+    disagreement. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as
     a neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where nobody is
     better.
 
@@ -79,7 +81,8 @@ class cross_fitted:
     where it helps: on finite data that is gone over again.
 
     Assumes: A finite dataset. Any number of neighbours may be Byzantine.
-    Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, and K models more per agent.
+    Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, one distance per neighbour, and K
+        models more per agent.
 
     Example:
         >>> from varangian import Task, simulate
@@ -100,7 +103,7 @@ class cross_fitted:
     eta: float = 1.0
     """η: how fast the weight of the anchor falls with the gain of the neighbours."""
     slack: float = 0.5
-    """ς: how far a neighbour may be below the fold models in knowledge and, divided by √n_k, below the mean in gain."""
+    """ς: how far a neighbour may be below the fold models in knowledge; ς / √n_k: how far below the median in gain."""
 
     companion: ClassVar[Companion] = "alone"
 
@@ -133,12 +136,11 @@ class cross_fitted:
         items = inbox.cross_fitted.items
         better &= known >= ((1 - self.slack) * known[:, :1]).clamp(min=LEAST)
         score = (self.eta * items * gain).clamp(max=torch.finfo(gain.dtype).max)
-        first = torch.softmax(torch.where(better, score, torch.finfo(score.dtype).min), 1)
-        enough = (1 - self.slack * items.rsqrt()) * (first * gain).sum(1, keepdim=True)
-        kept = better & (gain >= enough)
+        kept = better & (gain >= (1 - self.slack * items.rsqrt()) * median_of(gain, better))
         of_anchor = anchor_weight(score, kept)
         listened = (kept | _self(inbox.heard)).to(score.dtype)
-        of_slots = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
+        even = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
+        of_slots = clipped(even, inbox.distance(inbox.own), inbox.heard)
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
         return Combined(
             inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit, of_known, ignorance)
@@ -153,6 +155,26 @@ def knowledge(losses: Float[Tensor, "item agent slot"], ignorance: Float[Tensor,
     """
     known = 1 - losses.minimum(ignorance) / ignorance
     return torch.where(ignorance > 0, known, 0.0).mean(0)
+
+
+def median_of(values: Table, which: Kept) -> Float[Tensor, "agent 1"]:
+    """The median of some values; the lower one of two. 0 where there is none.
+
+    >>> median_of(torch.tensor([[1.0, 9.0, 3.0, 2.0]]), torch.tensor([[1, 0, 1, 1]]) > 0)
+    tensor([[2.]])
+    """
+    return torch.where(which, values, math.nan).nanmedian(1, keepdim=True).values.nan_to_num(0.0)
+
+
+def clipped(weights: Table, distance: Table, heard: Kept) -> Table:
+    """Less weight for models that are farther away than the median neighbour. The own model, slot 0, gets the rest.
+
+    >>> clipped(torch.tensor([[0.2, 0.4, 0.4]]), torch.tensor([[0.0, 1.0, 4.0]]), torch.ones(1, 3) > 0)
+    tensor([[0.5000, 0.4000, 0.1000]])
+    """
+    usual = median_of(distance, heard & ~_self(heard))
+    near = torch.where(distance > usual, weights * usual / distance, weights)
+    return torch.cat((near[:, :1] + (weights - near).sum(1, keepdim=True), near[:, 1:]), 1)
 
 
 def anchor_weight(score: Table, kept: Kept) -> Float[Tensor, "agent 1"]:
