@@ -55,23 +55,19 @@ Companion = Literal["alone", "personal"]
 """What a second model is for."""
 
 
-@runtime_checkable
-class Accompanied(Protocol):
-    """A rule whose agents have a second model each. It takes the same training steps on the same samples.
+def companion_of(rule: Rule[Any]) -> Companion | None:
+    """What the rule needs a second model for: its `companion`. None if it has none, and then a run has none.
+
+    A second model takes the same training steps on the same samples.
 
     - `"alone"`: the second model never listens. It is bit for bit the model that the agent would have under
       `rules.alone()`: `inbox.anchor`.
     - `"personal"`: the second model is the one that the agent uses, and that is measured: `inbox.personal`. The first
       model is sent and combined. `combine` returns both.
     """
-
-    @property
-    def companion(self) -> Companion | None: ...
-
-
-def companion_of(rule: Rule[Any]) -> Companion | None:
-    """What the rule needs a second model for. None if it needs none, and then a run has none."""
-    return rule.companion if isinstance(rule, Accompanied) else None
+    # Not a protocol: every round asks, and `isinstance` with a protocol takes a tenth of a small round.
+    companion: Companion | None = getattr(rule, "companion", None)
+    return companion
 
 
 @runtime_checkable
@@ -106,20 +102,14 @@ def pairs(slots: int, tables: int) -> int:
     return 8 * tables * slots**2
 
 
-@runtime_checkable
-class CrossFitted(Protocol):
-    """A rule whose agents have fold models, each trained without one fold of the agent's items: `inbox.cross_fitted`.
-
-    It needs finite data. It has anchors, too: its `companion` is `"alone"`.
-    """
-
-    @property
-    def folds(self) -> int: ...
-
-
 def folds_of(rule: Rule[Any]) -> int:
-    """How many fold models per agent the rule needs. Zero if it needs none, and then a run has none."""
-    return rule.folds if isinstance(rule, CrossFitted) else 0
+    """How many fold models per agent the rule needs: its `folds`. Zero if it has none, and then a run has none.
+
+    Each fold model is trained without one fold of the agent's items: `inbox.cross_fitted`. Such a rule needs finite
+    data. It has anchors, too: its `companion` is `"alone"`.
+    """
+    folds: int = getattr(rule, "folds", 0)
+    return folds
 
 
 @runtime_checkable
