@@ -81,12 +81,12 @@ def test_a_neighbour_far_below_the_median_gain_is_left_out() -> None:
     assert weights[2:] == pytest.approx([1 / 3, 1 / 3], rel=1e-3)
 
 
-def test_nobody_is_followed_farther_than_the_median_neighbour_is_away() -> None:
+def test_nobody_is_followed_much_farther_than_the_median_neighbour_is_away() -> None:
     # All are equally good. They are 0.1, 0.1 and 2 away from the agent.
     inbox = heard([4.0, 4.0], 5.0, 1.0, 0.9, 1.1, -1.0, items=50.0)
     model, weights = first_of(cross_fitted(folds=2), inbox)
-    assert weights == pytest.approx([0.25 + 0.25 * 0.95, 0.25, 0.25, 0.25 * 0.05], rel=1e-3)
-    assert model == pytest.approx([1.0 - 0.25 * 0.1], rel=1e-3)
+    assert weights == pytest.approx([0.25 + 0.25 * 0.9, 0.25, 0.25, 0.25 * 0.1], rel=1e-3)
+    assert model == pytest.approx([1.0 - 0.25 * 0.2], rel=1e-3)
 
 
 def test_a_model_that_knows_nothing_is_left_out_although_its_loss_is_lower() -> None:

@@ -26,6 +26,10 @@ LEAST = 0.1
 """The least knowledge of a neighbour that is kept: half of what the fold models know may be nothing."""
 
 
+REACH = 2.0
+"""How many times the median distance of neighbours an agent follows one of them, as in `anchored`."""
+
+
 class Evidence(NamedTuple):
     """What the rule remembers."""
 
@@ -52,7 +56,7 @@ class cross_fitted:
         K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) median_{B_k} g_lk}
         s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
-        c_lk = min(1, median_{j≠k} ‖θ̂_j − θ̂_k‖ / ‖θ̂_l − θ̂_k‖)
+        c_lk = min(1, 2 median_{j≠k} ‖θ̂_j − θ̂_k‖ / ‖θ̂_l − θ̂_k‖)
         θ_k = b_k a_k + (1 − b_k) (θ̂_k + mean_{l∈K_k∪{k}} c_lk (θ̂_l − θ̂_k))
 
     The n_k items of agent k are dealt to K folds. Its fold model b_kf is trained without fold f and never listens.
@@ -68,8 +72,8 @@ class cross_fitted:
     A neighbour that gains clearly less than the median of those that pass these tests is left out, and a gain is known
     the better, the more items there are. Otherwise poor models, which beat a model that has overfitted, would dilute
     the others. Those kept weigh the same: differences between them are mostly chance. None is followed farther than
-    the median distance of all neighbours: an error that the items do not show is then at most as large as an honest
-    disagreement. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as
+    twice the median distance of all neighbours: an error that the items do not show is then not much larger than an
+    honest disagreement. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as much as
     a neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where nobody is
     better.
 
@@ -167,13 +171,15 @@ def median_of(values: Table, which: Kept) -> Float[Tensor, "agent 1"]:
 
 
 def clipped(weights: Table, distance: Table, heard: Kept) -> Table:
-    """Less weight for models that are farther away than the median neighbour. The own model, slot 0, gets the rest.
+    """Less weight for models that are far away: more than `REACH` times as far as the median neighbour.
+
+    The own model, slot 0, gets the rest.
 
     >>> clipped(torch.tensor([[0.2, 0.4, 0.4]]), torch.tensor([[0.0, 1.0, 4.0]]), torch.ones(1, 3) > 0)
-    tensor([[0.5000, 0.4000, 0.1000]])
+    tensor([[0.4000, 0.4000, 0.2000]])
     """
-    usual = median_of(distance, heard & ~_self(heard))
-    near = torch.where(distance > usual, weights * usual / distance, weights)
+    most = REACH * median_of(distance, heard & ~_self(heard))
+    near = torch.where(distance > most, weights * most / distance, weights)
     return torch.cat((near[:, :1] + (weights - near).sum(1, keepdim=True), near[:, 1:]), 1)
 
 
