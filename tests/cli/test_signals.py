@@ -92,3 +92,18 @@ def test_an_interrupt_waits_for_the_end_of_a_call_from_hdf5(tmp_path: Path, monk
         assert list(file.attrs) == ["a"]
         with pytest.raises(KeyboardInterrupt):
             time.sleep(60)
+
+
+def test_an_interrupt_that_waits_comes_at_the_end_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, the signal would end the process."""
+    monkeypatch.setattr("varangian.cli.signals.RETRY", 3600)
+    monkeypatch.setattr("varangian.cli.signals._HDF5", __file__)
+
+    def interrupted() -> None:
+        with terminate_is_interrupt():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()

@@ -15,6 +15,8 @@ from varangian.engine.cluster import RayCluster
 RETRY = 0.05
 """After how many seconds an interrupt that came at a bad moment is sent again."""
 _HDF5 = f"{os.sep}h5py{os.sep}"
+_WAITING: list[threading.Timer] = []
+"""The signal that waits to be sent again, if there is one. Signals belong to the process, and so does this."""
 
 
 @contextmanager
@@ -47,6 +49,9 @@ def terminate_is_interrupt() -> Iterator[None]:
         sys.unraisablehook = dropped
         for one, handler in before.items():
             signal.signal(one, handler if handler is not None else signal.SIG_DFL)
+        waiting = _withdrawn()
+    if waiting:
+        raise KeyboardInterrupt
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -61,9 +66,25 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(number: int) -> None:
-    later = threading.Timer(RETRY, os.kill, (os.getpid(), number))
-    later.daemon = True
-    later.start()
+    if not _WAITING:  # a second signal at a bad moment says nothing new
+        later = threading.Timer(RETRY, _send, (number,))
+        later.daemon = True
+        _WAITING.append(later)
+        later.start()
+
+
+def _send(number: int) -> None:
+    _WAITING.clear()
+    os.kill(os.getpid(), number)
+
+
+def _withdrawn() -> bool:
+    """Cancel the signal that waits to be sent again. Whether there was one."""
+    waiting = [*_WAITING]
+    _WAITING.clear()
+    for later in waiting:
+        later.cancel()
+    return bool(waiting)
 
 
 def _is_bad_moment(frame: FrameType | None) -> bool:

@@ -55,8 +55,8 @@ record_every=None, byzantine_listen=False, save_models=None)
     )
     compile: str | bool = _option(
         "auto",
-        "Compile rounds for this CPU: `on`, `off`, or `auto`, which does so where it pays and is quick. `on` takes 2 "
-        "to 20 seconds; then rounds are two to four times as fast. Needs a C++ compiler; results differ by rounding.",
+        "Compile rounds: `on`, `off`, or `auto`, which does so where it pays and is quick. `on` takes 2 to 20 seconds; "
+        "then rounds are two to four times as fast. On a CPU it needs a C++ compiler. Results differ by rounding.",
         metavar="WHEN",
         changes_results=False,
         local=True,

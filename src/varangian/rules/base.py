@@ -6,8 +6,8 @@ A rule is an immutable value with two pure functions. `init` makes its state fro
 A state is a (nested) tuple of tensors. Tensors of one dimension are per agent; those of two or more dimensions are per
 (agent, slot). When the graph changes, neighbours that stay keep their entries and new neighbours start afresh.
 
-A rule may ask for a second model per agent, which is never sent: see `Accompanied`. One that compares with models
-trained without some of the agent's items asks for fold models: see `CrossFitted`. One that is another rule where
+A rule may ask for a second model per agent, which is never sent: see `companion_of`. One that compares with models
+trained without some of the agent's items asks for fold models: see `folds_of`. One that is another rule where
 agents have few items says so: see `Adaptable`.
 
 A rule may treat an agent only by what that agent's row shows. `varangian.testing.check_rule` checks this and the rest

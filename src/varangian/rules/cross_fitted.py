@@ -72,10 +72,10 @@ class cross_fitted:
     A neighbour that gains clearly less than the median of those that pass these tests is left out, and a gain is known
     the better, the more items there are. Otherwise poor models, which beat a model that has overfitted, would dilute
     the others. Those kept weigh the same: differences between them are mostly chance. None is followed farther than
-    twice the median distance of all neighbours: an error that the items do not show is then not much larger than an
-    honest disagreement. The agent's own cooperative model has seen the items, so its loss says nothing. It weighs as
-    much as a neighbour. The anchor a_k is the model that the agent would have alone. It draws the agent back where
-    nobody is better.
+    twice the median distance of all neighbours: if most of them are honest, an error that the items do not show is
+    then not much larger than an honest disagreement. The agent's own cooperative model has seen the items, so its loss
+    says nothing. It weighs as much as a neighbour. The anchor a_k is the model that the agent would have alone. It
+    draws the agent back where nobody is better.
 
     The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
 

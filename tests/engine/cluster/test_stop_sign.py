@@ -59,3 +59,19 @@ def test_a_users_own_interrupt_is_passed_on() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         until(Painted("", float("inf")), work)
+
+
+def test_an_interrupt_that_a_destructor_drops_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_sign, "LOOK", 0.01)
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.2)
+
+    def work() -> None:
+        slow = Slow()
+        del slow  # the sign goes up now
+        for _ in itertools.count():
+            time.sleep(0.001)
+
+    assert until(Painted("", time.monotonic() + 0.05), work) is None

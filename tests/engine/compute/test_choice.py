@@ -11,6 +11,7 @@ import torch
 from varangian import Task, rules, simulate, studies
 from varangian.core.cpp.build import has_compiler
 from varangian.core.execution import Execution
+from varangian.core.stopwatch import Stopwatch
 from varangian.engine.compute import choice
 from varangian.engine.compute.choice import with_compiling
 
@@ -36,10 +37,23 @@ def test_it_compiles_where_that_pays() -> None:
     assert not decided(task=linear), "not a formula"
 
 
-def test_on_a_gpu_it_compiles_long_runs() -> None:
-    on_gpu = Execution(torch.device("cuda"))
-    for rounds, pays in ((1000, False), (10**4, True)):
-        assert with_compiling(on_gpu, "auto", LOCALIZATION, 1, rules.loss_based(), rounds).compile == pays
+def test_on_a_gpu_it_compiles_long_runs_if_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiles(device: str, rounds: int) -> bool:
+        execution = Execution(torch.device(device))
+        return with_compiling(execution, "auto", LOCALIZATION, 1, rules.loss_based(), rounds).compile
+
+    monkeypatch.setattr(choice, "can_compile", lambda: True)
+    assert compiles("cuda", 10**4)
+    assert not compiles("cuda", 1000)
+    assert not compiles("mps", 10**4), "another kind of GPU"
+    monkeypatch.setattr(choice, "can_compile", lambda: False)
+    assert not compiles("cuda", 10**4)
+
+
+def test_where_nothing_can_be_compiled_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "can_compile", lambda: False)
+    with pytest.warns(UserWarning, match="compile has no effect on cuda"):
+        choice.executor_for(Execution(torch.device("cuda"), compile=True), Stopwatch())
 
 
 def test_it_does_not_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

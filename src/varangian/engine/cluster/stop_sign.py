@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,20 +61,29 @@ def until(sign: StopSign, work: Callable[[], Done]) -> Done | None:
     interrupted = False
 
     def look() -> None:
-        nonlocal interrupted
-        from ray.exceptions import RayError
-
         up = False
         while not up:
-            if over.wait(LOOK):
-                return
-            with suppress(RayError):  # the cluster does not answer now
+            with suppress(Exception):  # the cluster does not answer now
                 up = sign.is_up()
+            if not up and over.wait(LOOK):
+                return
+        interrupt()
+
+    def interrupt() -> None:
+        nonlocal interrupted
         with ending:
             if not over.is_set():
                 interrupted = True
                 _thread.interrupt_main()
 
+    def not_dropped(what: sys.UnraisableHookArgs) -> None:
+        # Python drops an exception that is raised in a destructor. Then interrupt again.
+        if what.exc_type is KeyboardInterrupt and interrupted:
+            threading.Timer(LOOK, interrupt).start()
+        else:
+            before(what)
+
+    before, sys.unraisablehook = sys.unraisablehook, not_dropped
     # Not a context manager: an interrupt could hit its code, before or after what it protects.
     try:
         try:
@@ -82,6 +92,7 @@ def until(sign: StopSign, work: Callable[[], Done]) -> Done | None:
         finally:
             with ending:  # an interrupt comes before the next line, or not at all
                 over.set()
+            sys.unraisablehook = before
     except KeyboardInterrupt:
         if not interrupted:
             raise

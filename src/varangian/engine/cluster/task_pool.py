@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -93,7 +94,7 @@ def _done(work: Callable[[Piece], Done], piece: Piece, folders: Mapping[str, str
     os.environ.update({name: folder for name, folder in folders.items() if Path(folder).is_dir()})
     if not library.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # by default Ray hides no GPU from tasks that asked for none
-    return None if sign.is_up() else until(sign, lambda: work(piece))
+    return until(sign, lambda: work(piece))
 
 
 def _folders() -> dict[str, str]:
@@ -114,11 +115,15 @@ def _told(cause: BaseException) -> str:
 def _end(running: list[Any], sign: StopSign) -> None:
     """Interrupt running tasks, so that they can write a checkpoint, and kill those that do not stop in time."""
     import ray as library
+    from ray.exceptions import RayError
 
     if not running:
         return
-    sign.put_up()
-    _, deaf = library.wait(running, num_returns=len(running), timeout=GRACE)
-    for one in deaf:
-        library.cancel(one, force=True)
-    sign.take_down()
+    with suppress(RayError):  # the cluster may be gone
+        sign.put_up()
+        try:
+            _, deaf = library.wait(running, num_returns=len(running), timeout=GRACE)
+            for one in deaf:
+                library.cancel(one, force=True)
+        finally:
+            sign.take_down()

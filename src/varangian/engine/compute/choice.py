@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from varangian.core.stopwatch import Stopwatch
 from varangian.core.task import Task
 from varangian.engine.compute.blocks import Blocks
 from varangian.engine.compute.compile import Compiled, check_compiler
+from varangian.engine.compute.cuda.gpu_loop import can_compile
 from varangian.engine.executor import Executor
 from varangian.engine.kernels.registry import has_kernels
 from varangian.rules.base import Rule
@@ -31,10 +33,13 @@ def executor_for(execution: Execution, watch: Stopwatch) -> Executor:
     """`Compiled` if the execution says `compile`, else `Blocks`. On a GPU, only our loops are compiled."""
     if not execution.compile:
         return Blocks(execution)
-    if execution.device.type != "cpu":
+    if execution.device.type == "cpu":
+        check_compiler()
+        return Compiled(execution, watch)
+    if execution.device.type == "cuda" and can_compile():
         return Compiled(replace(execution, own_loops_only=True), watch)
-    check_compiler()
-    return Compiled(execution, watch)
+    warnings.warn(f"compile has no effect on {execution.device} with this version of torch", stacklevel=2)
+    return Blocks(execution)
 
 
 def with_compiling(
@@ -61,7 +66,7 @@ def with_compiling(
     if execution.device.type == "cpu":
         pays = rounds * (2000 + networks * task.agents) >= PAYS and has_compiler()
     else:
-        pays = rounds >= PAYS_ON_GPU
+        pays = rounds >= PAYS_ON_GPU and execution.device.type == "cuda" and can_compile()
     worth = small and has_kernels(rule) and pays
     return replace(execution, compile=worth, own_loops_only=worth)
 

@@ -77,6 +77,7 @@ class TableLoop:
         """
         wiring, delivered, adapted = exchange.wiring, exchange.delivered, exchange.adapted
         fresh = exchange.fresh if judge == "next" else exchange.trained
+        all_fresh = fresh.device.type == "cpu" and bool(fresh.all())  # a GPU would have to be waited for
         models = adapted.new_empty(adapted.shape[::-1]).T
         rows, own, *sample = map(stored_by_column, (delivered.rows, adapted, *exchange.samples[judge]))
         addresses = Addresses()
@@ -94,7 +95,10 @@ class TableLoop:
                 into = addresses.of_rows(models, table)
             # In the order of the fields of `Messages` in tables.h.
             numbers += agents, slots, *addresses.of(senders), arrived
-            numbers += (addresses.of_rows(flags, table)[0] for flags in (exchange.listening, fresh))
+            numbers += (
+                addresses.of_rows(exchange.listening, table)[0],
+                0 if all_fresh else addresses.of_rows(fresh, table)[0],
+            )
             numbers += *addresses.of(weights[-1], rows), step_of(rows), *addresses.of_rows(own, table), *into
             for part in sample:
                 numbers += addresses.of_rows(part, table)

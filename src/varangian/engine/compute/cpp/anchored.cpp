@@ -38,7 +38,7 @@ INLINED void begin_vector(const Table& table, Sums& sums, int64_t at, int here, 
     load_models(table.anchor, at, count, anchor);
     load_sample(table, at, count, sample);
     const Lanes alone = loss(anchor, sample);
-    const Mask known = is_finite(alone) & load(table.fresh + at, count);
+    const Mask known = is_finite(alone) & have_sample(table, at, count);
     const Lanes age = load(table.before.age + at, count) + (known ? lanes(0.25) : Lanes{});
     const Lanes unit = load(table.before.unit + at, count);
     const Lanes newest = larger(1 / age, lanes(table.settings->unit_forgets));
@@ -51,10 +51,11 @@ INLINED void begin_vector(const Table& table, Sums& sums, int64_t at, int here, 
 }
 
 // Judge a message, and count the comparison.
-INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
+template <bool ALL> INLINED void judge_vector(
+    Complete<ALL> all, const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
     Lanes theta[PARAMETERS], sample[OBSERVED];
-    const Mask there = load_messages(table, slot, at, count, theta);
+    const Mask there = load_messages(all, table, slot, at, count, theta);
     load_sample(table, at, count, sample);
     const Lanes judged = loss(theta, sample);
     const Lanes excess = excess_of(table, sums, here, there & is_finite(judged) ? judged : lanes(limits::infinity()));
@@ -160,9 +161,10 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
 }
 
 // Two short loops instead of a long one, so that the processor can work on several vectors at a time.
-static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
+template <bool ALL> static void judge_slot(
+    Complete<ALL> all, const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
-        judge_vector(table, sums, slot, at, here, count);
+        judge_vector(all, table, sums, slot, at, here, count);
     });
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
         compare_vector(table, sums, slot, at, here, count);

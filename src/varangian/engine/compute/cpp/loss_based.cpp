@@ -14,10 +14,11 @@ struct Sums : Mixture<1024> {
 
 INLINED void begin_vector(const Table&, Sums&, int64_t, int, int) {}
 
-INLINED void judge_vector(const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
+template <bool ALL> INLINED void judge_vector(
+    Complete<ALL> all, const Table& table, Sums& sums, int64_t slot, int64_t at, int here, int count) {
     const int64_t place = slot * table.agents + at;
     Lanes theta[PARAMETERS], sample[OBSERVED];
-    const Mask there = load_messages(table, slot, at, count, theta);
+    const Mask there = load_messages(all, table, slot, at, count, theta);
     load_sample(table, at, count, sample);
 
     const Lanes judged = loss(theta, sample);
@@ -47,8 +48,9 @@ INLINED void finish_vector(const Table& table, const Sums& sums, int64_t at, int
     store_models(table, at, count, ~nobody, mixed);
 }
 
-static void judge_slot(const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
+template <bool ALL> static void judge_slot(
+    Complete<ALL> all, const Table& table, Sums& sums, int64_t slot, int64_t first, int agents) {
     each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
-        judge_vector(table, sums, slot, at, here, count);
+        judge_vector(all, table, sums, slot, at, here, count);
     });
 }

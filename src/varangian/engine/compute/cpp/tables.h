@@ -27,7 +27,8 @@ struct Messages {
     int64_t agents, slots;
     const int32_t* senders;      // −1 where nothing is heard
     const bool* arrived;         // which rows are valid messages; null if all are
-    const bool *normal, *fresh;  // to an agent without a new sample, everyone is silent
+    const bool* normal;
+    const bool* fresh;           // which agents have a new sample; null if all have. To the others, everyone is silent
     real* weights;
     Matrix rows, own, models, sample[NUMBER_OF_PARTS];
 };
@@ -50,11 +51,20 @@ INLINED void load_sample(const Messages& table, int64_t at, int count, Lanes* sa
             sample[number++] = load(table.sample[part].column(column) + at, count);
 }
 
+INLINED Mask have_sample(const Messages& table, int64_t at, int count) {
+    return table.fresh ? load(table.fresh + at, count) : lanes(0) == lanes(0);
+}
+
+// Whether ALL messages have arrived and all agents have a new sample.
+template <bool ALL> struct Complete {};
+
 // Gather the models that some agents hear in one slot. Returns who hears one; the models of the others mean nothing.
-INLINED Mask load_messages(const Messages& table, int64_t slot, int64_t at, int count, Lanes* theta) {
+template <bool ALL> INLINED Mask load_messages(
+    Complete<ALL>, const Messages& table, int64_t slot, int64_t at, int count, Lanes* theta) {
     Senders who = load<Senders>(table.senders + slot * table.agents + at, count);
-    Mask there = present(who) & load(table.fresh + at, count);
-    if (table.arrived) there &= gather(table.arrived, who);
+    Mask there = present(who);
+    if (!ALL && table.arrived) there &= gather(table.arrived, who);
+    if (!ALL) there &= have_sample(table, at, count);
     for (int p = 0; p < PARAMETERS; p++) theta[p] = gather(table.rows.column(p), who);
     return there;
 }
@@ -86,7 +96,7 @@ template <class Sums> INLINED Lanes mixed_models(
         const Lanes weight = load(table.weights + place, count) / sum;
         store(table.weights + place, weight, count);
         Lanes theta[PARAMETERS];
-        load_messages(table, slot, at, count, theta);
+        load_messages(Complete<false>{}, table, slot, at, count, theta);
         for (int p = 0; p < PARAMETERS; p++) mixed[p] += weight * theta[p];
     }
     return lanes(1);
@@ -127,7 +137,11 @@ template <class Sums, class Table> static void combine_agents(const Table& table
         each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
             begin_vector(table, sums, at, here, count);
         });
-        for (int64_t slot = 0; slot < table.slots; slot++) judge_slot(table, sums, slot, first, agents);
+        for (int64_t slot = 0; slot < table.slots; slot++)
+            if (table.arrived || table.fresh)
+                judge_slot(Complete<false>{}, table, sums, slot, first, agents);
+            else
+                judge_slot(Complete<true>{}, table, sums, slot, first, agents);
         each_vector(first, agents, [&](int64_t at, int here, int count) __attribute__((always_inline)) {
             finish_vector(table, sums, at, here, count);
         });

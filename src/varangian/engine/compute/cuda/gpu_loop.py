@@ -38,8 +38,12 @@ class GpuLoop:
             agents: How many agents a table has at most.
             tables: How many tables there are.
         """
+        if not agents or not tables:
+            return
         each = len(numbers) // tables
         at_once = MOST_NUMBERS // each
+        if not at_once:
+            raise RuntimeError(f"a GPU takes {MOST_NUMBERS} numbers at once, but a loop needs {each}")
         stream = torch.cuda.current_stream(self.device).cuda_stream
         with torch.cuda.device(self.device):
             for first in range(0, tables, at_once):
@@ -51,6 +55,15 @@ class GpuLoop:
                 failed = self.launch(self.function, *grid, *block, 0, ctypes.c_void_p(stream), pointer, None)
                 if failed:
                     raise RuntimeError(f"the GPU refused a loop: CUDA error {failed}")
+
+
+def can_compile() -> bool:
+    """Whether loops can be compiled for a GPU here."""
+    try:
+        _driver()
+    except OSError:
+        return False
+    return hasattr(torch.cuda, "_compile_kernel")
 
 
 def gpu_loop(device: torch.device, dtype: torch.dtype, translated: str, *loop: str) -> GpuLoop:
@@ -85,18 +98,14 @@ def gpu_source(dtype: torch.dtype, translated: str, *loop: str) -> str:
 
 @cache
 def _compiled(source: str, name: str, device: int) -> Any:
-    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
-    if compile_kernel is None:
-        raise Untranslatable("this version of torch cannot compile for a GPU")
+    if not can_compile():
+        raise Untranslatable("this version of torch cannot compile for a GPU, or the GPU's driver is not at hand")
     try:
-        return compile_kernel(source, name, nvcc_options=_OPTIONS)
+        return torch.cuda._compile_kernel(source, name, nvcc_options=_OPTIONS)
     except (RuntimeError, OSError) as error:
         raise Untranslatable(f"it cannot be compiled for the GPU: {str(error).strip()[:500]}") from error
 
 
 @cache
 def _driver() -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise Untranslatable(f"the GPU's driver is not at hand: {error}") from error
+    return ctypes.CDLL("libcuda.so.1")
