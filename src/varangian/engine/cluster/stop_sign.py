@@ -92,8 +92,10 @@ def until(sign: StopSign, work: Callable[[], Done]) -> Done | None:
         finally:
             with ending:  # an interrupt comes before the next line, or not at all
                 over.set()
-            sys.unraisablehook = before
     except KeyboardInterrupt:
         if not interrupted:
             raise
         return None
+    finally:
+        over.set()  # also if the interrupt came just before the line above
+        sys.unraisablehook = before
