@@ -63,8 +63,6 @@ def insight_of(
         next_sample: The sample on which agents will judge.
     """
     wiring = world.wiring(state.round)
-    # A measure that puts agents in another order takes one trial at a time.
-    at_once = world.agent_order is None and takes_trials(world.task.exact or world.task.tested)
 
     def with_memory(other: Rule[Any] | None) -> tuple[Rule[Any], Sequence[Any]]:
         if other is None or other == rule:
@@ -96,7 +94,8 @@ def insight_of(
     true_risk = world.risk_at(state.round + 1)
 
     def risk(models: Float[Tensor, "*trial agent parameter"]) -> Float[Tensor, "*trial agent"]:
-        if models.ndim > 2 and not at_once:
+        # A measure that puts agents in another order takes one trial at a time.
+        if models.ndim > 2 and (world.agent_order or not takes_trials(world.task.exact or world.task.tested)):
             return torch.stack([risk(of_trial) for of_trial in models])
         return true_risk(models) if true_risk is not None else own_loss(world.model, models, state.sample)
 
