@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 
-from varangian.core.models.conv_rewrite import WindowConv2d, rewritten
+from varangian.core.models.conv_rewrite import PooledConv2d, WindowConv2d, rewritten
 from varangian.studies.digits import cnn
 
 NETWORKS = {
@@ -30,10 +31,44 @@ def test_the_same_numbers_and_names(name: str) -> None:
     torch.testing.assert_close(cheaper(x), network(x), rtol=1e-12, atol=1e-12)
     assert list(dict(cheaper.named_parameters())) == list(dict(network.named_parameters()))
     for layer in cheaper:
-        if isinstance(layer, WindowConv2d) and layer.stride == (1, 1) and not isinstance(layer.padding, str):
-            x = x if layer is cheaper[0] else cheaper[0](x)
-            torch.testing.assert_close(layer.unrolled(x), layer(x), rtol=1e-12, atol=1e-12)
-            break
+        on_gpu: list[torch.Tensor] = []
+        if isinstance(layer, WindowConv2d) and not isinstance(layer.padding, str):
+            on_gpu += [layer.unrolled(x)] if layer.stride == (1, 1) else []
+            on_gpu.append(layer.pooled_with_bias(layer.over_views(x)))
+        elif isinstance(layer, PooledConv2d):
+            on_gpu.append(layer.pooled_with_bias(layer._conv_forward(x, layer.weight, None)))
+        x = layer(x)
+        for result in on_gpu:
+            torch.testing.assert_close(result, x, rtol=1e-12, atol=1e-12)
+
+
+class OverViews(nn.Module):
+    """What a GPU computes."""
+
+    def __init__(self, layer: WindowConv2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer.over_views(x)
+
+
+def test_the_gradients_of_many_models_at_once() -> None:
+    layer = rewritten(nn.Sequential(nn.Conv2d(2, 4, 3, stride=2, padding=1)))[0]
+    assert isinstance(layer, WindowConv2d)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 5, 2, 9, 9, dtype=torch.float64, generator=generator)
+    weights = torch.randn(3, *layer.weight.shape, dtype=torch.float64, generator=generator)
+
+    def ours(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return functional_call(OverViews(layer), {"layer.weight": weight}, (x,)).square().sum()
+
+    def usual(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv2d(x, weight, stride=2, padding=1).square().sum()
+
+    leaves = weights.requires_grad_(), x.requires_grad_()
+    found, wanted = (torch.autograd.grad(vmap(loss)(*leaves).sum(), leaves) for loss in (ours, usual))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_low_precision_is_summed_in_float32() -> None:
