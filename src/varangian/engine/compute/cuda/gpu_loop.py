@@ -30,8 +30,6 @@ class GpuLoop:
     launch: Callable[..., int]
     gpu: int
     """The number of the GPU."""
-    on_gpu: torch.cuda.device
-    """Makes it the current one."""
 
     def __call__(self, numbers: Sequence[int], agents: int, tables: int = 1) -> None:
         """Start the loop. It has not ended when this returns, but what torch does next comes after it.
@@ -48,7 +46,7 @@ class GpuLoop:
         if not at_once:
             raise RuntimeError(f"a GPU takes {MOST_NUMBERS} numbers at once, but a loop needs {each}")
         stream = torch._C._cuda_getCurrentRawStream(self.gpu)  # `current_stream` takes as long as a launch
-        with self.on_gpu:
+        with torch.cuda.device(self.gpu):
             for first in range(0, tables, at_once):
                 some = min(at_once, tables - first)
                 # The driver copies the numbers before it returns.
@@ -82,7 +80,7 @@ def gpu_loop(device: torch.device, dtype: torch.dtype, translated: str, *loop: s
     with torch.cuda.device(device):
         gpu = torch.cuda.current_device()
         compiled = _compiled(gpu_source(dtype, translated, *loop), name, gpu)
-        return GpuLoop(compiled.func, _driver().cuLaunchKernel, gpu, torch.cuda.device(gpu))
+        return GpuLoop(compiled.func, _driver().cuLaunchKernel, gpu)
 
 
 def gpu_source(dtype: torch.dtype, translated: str, *loop: str) -> str:
