@@ -72,8 +72,8 @@ def test_those_kept_weigh_the_same_and_the_anchor_less_the_more_they_gain() -> N
     assert model == pytest.approx([anchor * 5.0 + each * (1.0 + 2.0 + math.sqrt(2))])
 
 
-def test_a_neighbour_far_below_the_median_gain_is_left_out() -> None:
-    # Gains 1/2, 15/16 and nearly 15/16 of the loss 16.
+def test_a_neighbour_that_knows_far_less_than_the_median_is_left_out() -> None:
+    # They know 1/2, 15/16 and nearly 15/16 of the loss 16.
     inbox = heard([4.0, 4.0], 5.0, 1.0, math.sqrt(8), 1.0, 1.01, items=50.0)
     _, weights = first_of(cross_fitted(folds=2), inbox)
     assert weights is not None
@@ -81,12 +81,19 @@ def test_a_neighbour_far_below_the_median_gain_is_left_out() -> None:
     assert weights[2:] == pytest.approx([1 / 3, 1 / 3], rel=1e-3)
 
 
-def test_nobody_is_followed_much_farther_than_the_median_neighbour_is_away() -> None:
-    # All are equally good. They are 0.1, 0.1 and 2 away from the agent.
-    inbox = heard([4.0, 4.0], 5.0, 1.0, 0.9, 1.1, -1.0, items=50.0)
+def test_with_more_items_knowledge_is_measured_better() -> None:
+    # They know 3/4 and all of the loss 16. With 4 items a quarter less is within reach of chance, with 50 it is not.
+    few, many = (heard([4.0, 4.0], 5.0, 2.0, 2.0, 0.0, 0.1, items=items) for items in (4.0, 50.0))
+    assert (first_of(cross_fitted(folds=2), few)[1] or [0.0])[1] > 0.2
+    assert (first_of(cross_fitted(folds=2), many)[1] or [1.0])[1] == 0.0
+
+
+def test_a_neighbour_much_farther_away_than_the_median_is_left_out() -> None:
+    # All are equally good. They are 0.1, 0.1, 0.2 and 2 away from the agent.
+    inbox = heard([4.0, 4.0], 5.0, 1.0, 0.9, 1.1, 0.8, -1.0, items=50.0)
     model, weights = first_of(cross_fitted(folds=2), inbox)
-    assert weights == pytest.approx([0.25 + 0.25 * 0.9, 0.25, 0.25, 0.25 * 0.1], rel=1e-3)
-    assert model == pytest.approx([1.0 - 0.25 * 0.2], rel=1e-3)
+    assert weights == pytest.approx([0.25, 0.25, 0.25, 0.25, 0.0], rel=1e-3)
+    assert model == pytest.approx([3.8 / 4], rel=1e-3)
 
 
 def test_a_model_that_knows_nothing_is_left_out_although_its_loss_is_lower() -> None:

@@ -1,6 +1,6 @@
 """Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
 
-cross_fitted = smoothed differences to the fold models' loss,   keep better, not the poorest,   weigh uniformly, clipped
+cross_fitted = smoothed differences to the fold models' loss,   keep better and near, not the most ignorant,   weigh alike
 
 An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
 nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
@@ -27,7 +27,7 @@ LEAST = 0.1
 
 
 REACH = 2.0
-"""How many times the median distance of neighbours an agent follows one of them, as in `anchored`."""
+"""How many times as far as the median neighbour a neighbour may be that is kept."""
 
 
 class Evidence(NamedTuple):
@@ -52,12 +52,12 @@ class cross_fitted:
         d_lk ← (1 − ν) d_lk + ν δ_lk
         g_lk = −d_lk / φ_k
         h_lk = smoothed mean_i ( 1 − min(ℓ(θ̂_l; ξ_ki), ℓ⁰_k) / ℓ⁰_k ),  h_kk: the same of the fold models
-        B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ max((1 − ς) h_kk, 0.1)}
-        K_k = {l ∈ B_k : g_lk ≥ (1 − ς / √n_k) median_{B_k} g_lk}
+        r_k = 2 median_{l≠k} ‖θ̂_l − θ̂_k‖
+        B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ max((1 − ς / √n_k) h_kk, 0.1),  ‖θ̂_l − θ̂_k‖ ≤ r_k}
+        K_k = {l ∈ B_k : h_lk ≥ (1 − ς / √n_k) median_{B_k} h_lk}
         s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
-        c_lk = min(1, 2 median_{j≠k} ‖θ̂_j − θ̂_k‖ / ‖θ̂_l − θ̂_k‖)
-        θ_k = b_k a_k + (1 − b_k) (θ̂_k + mean_{l∈K_k∪{k}} c_lk (θ̂_l − θ̂_k))
+        θ_k = b_k a_k + (1 − b_k) mean_{l∈K_k∪{k}} θ̂_l
 
     The n_k items of agent k are dealt to K folds. Its fold model b_kf is trained without fold f and never listens.
     ξ_kf are some items of fold f. So every item is judged by a model that does not know it by heart, and a neighbour
@@ -69,22 +69,23 @@ class cross_fitted:
     too. There, no item costs more than ℓ⁰_k, and knowing nothing gives 0. Where the fold models know next to nothing
     themselves, a neighbour must know at least a tenth.
 
-    A neighbour that gains clearly less than the median of those that pass these tests is left out, and a gain is known
-    the better, the more items there are. Otherwise poor models, which beat a model that has overfitted, would dilute
-    the others. Those kept weigh the same: differences between them are mostly chance. None is followed farther than
-    twice the median distance of all neighbours: if most of them are honest, an error that the items do not show is
-    then not much larger than an honest disagreement. The agent's own cooperative model has seen the items, so its loss
-    says nothing. It weighs as much as a neighbour. The anchor a_k is the model that the agent would have alone. It
-    draws the agent back where nobody is better.
+    A neighbour that knows clearly less than the median of those that pass these tests is left out, and knowledge is
+    measured the better, the more items there are. Otherwise poor models, which beat a model that has overfitted, would
+    dilute the others. Those kept weigh the same: differences between them are mostly chance. One that is more than
+    twice as far away as the median neighbour is left out, too: if most of them are honest, an error that the items do
+    not show is then not much larger than an honest disagreement. The agent's own cooperative model has seen the items,
+    so its loss says nothing. It weighs as much as a neighbour. The anchor a_k is the model that the agent would have
+    alone. It draws the agent back where nobody is better.
 
     The fold models take turns: each trains in one of K rounds. So they cost one gradient a round together.
 
-    Limits: An adversary that knows all items of a victim can make a model that is good on them and bad elsewhere. No
-    test on these items finds it. Knowledge is measured from the loss of the first round. Where no model can be a tenth
-    better than that (a start from trained models, very noisy labels), nobody listens. `anchored` becomes this rule
-    where it helps: on finite data that is gone over again.
+    Limits: An agent's own model knows its items by heart, and all its neighbours hear that model. So a message that is
+    made from it is good on these items, and can be bad elsewhere. No test on these items finds it. Knowledge is
+    measured from the loss of the first round. Where no model can be a tenth better than that (a start from trained
+    models, very noisy labels), nobody listens. `anchored` becomes this rule where it helps: on finite data that is gone
+    over again.
 
-    Assumes: A finite dataset. Any number of neighbours may be Byzantine.
+    Assumes: A finite dataset. Any number of neighbours may be Byzantine, if no message hides its errors from the items.
     Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, one distance per neighbour, and K
         models more per agent.
 
@@ -107,7 +108,7 @@ class cross_fitted:
     eta: float = 1.0
     """η: how fast the weight of the anchor falls with the gain of the neighbours."""
     slack: float = 0.5
-    """ς: how far a neighbour may be below the fold models in knowledge; ς / √n_k: how far below the median in gain."""
+    """ς: with n_k items, a neighbour may know the share ς / √n_k less than the fold models, or than the median."""
 
     companion: ClassVar[Companion] = "alone"
 
@@ -138,13 +139,14 @@ class cross_fitted:
         known, of_known = smooth(torch.where(inbox.heard, known, math.inf), self.forgetting, state.knowledge)
 
         items = inbox.cross_fitted.items
-        better &= known >= ((1 - self.slack) * known[:, :1]).clamp(min=LEAST)
+        enough = 1 - self.slack * items.rsqrt()
+        better &= known >= (enough * known[:, :1]).clamp(min=LEAST)
+        better &= near_enough(inbox.distance(inbox.own), inbox.heard)
         score = (self.eta * items * gain).clamp(max=torch.finfo(gain.dtype).max)
-        kept = better & (gain >= (1 - self.slack * items.rsqrt()) * median_of(gain, better))
+        kept = better & (known >= enough * median_of(known, better))
         of_anchor = anchor_weight(score, kept)
         listened = (kept | _self(inbox.heard)).to(score.dtype)
-        even = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
-        of_slots = clipped(even, inbox.distance(inbox.own), inbox.heard)
+        of_slots = listened * ((1 - of_anchor) / listened.sum(1, keepdim=True))
         weights = torch.cat((of_slots[:, :1] + of_anchor, of_slots[:, 1:]), 1)
         return Combined(
             inbox.mix_with_anchor(of_slots, of_anchor), weights, Evidence(of_excess, of_unit, of_known, ignorance)
@@ -170,17 +172,14 @@ def median_of(values: Table, which: Kept) -> Float[Tensor, "agent 1"]:
     return torch.where(which, values, math.nan).nanmedian(1, keepdim=True).values.nan_to_num(0.0)
 
 
-def clipped(weights: Table, distance: Table, heard: Kept) -> Table:
-    """Less weight for models that are far away: more than `REACH` times as far as the median neighbour.
+def near_enough(distance: Table, heard: Kept) -> Kept:
+    """Which models are at most `REACH` times as far away as the median neighbour's.
 
-    The own model, slot 0, gets the rest.
-
-    >>> clipped(torch.tensor([[0.2, 0.4, 0.4]]), torch.tensor([[0.0, 1.0, 4.0]]), torch.ones(1, 3) > 0)
-    tensor([[0.4000, 0.4000, 0.2000]])
+    >>> near_enough(torch.tensor([[0.0, 1.0, 2.0, 5.0]]), torch.ones(1, 4) > 0)
+    tensor([[ True,  True,  True, False]])
     """
     most = REACH * median_of(distance, heard & ~_self(heard))
-    near = torch.where(distance > most, weights * most / distance, weights)
-    return torch.cat((near[:, :1] + (weights - near).sum(1, keepdim=True), near[:, 1:]), 1)
+    return distance <= most.clamp(max=torch.finfo(distance.dtype).max)
 
 
 def anchor_weight(score: Table, kept: Kept) -> Float[Tensor, "agent 1"]:
