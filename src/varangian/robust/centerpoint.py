@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -9,7 +12,8 @@ from torch import Tensor
 from varangian.core.memory import check_fits
 from varangian.robust.coordinatewise import median
 from varangian.robust.geometric import geometric_median
-from varangian.robust.stack import Array, Mask, admit, look, settled
+from varangian.robust.network import sort_rows
+from varangian.robust.stack import Array, Mask, admit, look
 
 _EXCHANGES = 100
 """The largest number of exchanges in the dual simplex method."""
@@ -17,13 +21,15 @@ _ROUNDING = 1e-13
 """Violations and shares up to this size are rounding errors."""
 _SMALLEST = 1e-300
 """A divisor that is never zero."""
-_AT_ONCE = 2**22
-"""How many numbers to compute together."""
+_AT_ONCE = 2**21
+"""How many numbers to compute together on a CPU. On an accelerator it is 32 times as many."""
 
 _MANY = 256
 """With more vectors than this, it is checked whether memory is enough for all directions in the plane."""
 
 Points = Float[Tensor, "neighbourhood n d"]
+Directions = Float[Tensor, "2 direction neighbourhood"]
+Bounds = Float[Tensor, "direction neighbourhood"]
 
 
 def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
@@ -56,9 +62,7 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
     if stack.d == 2:
         if stack.n > _MANY:
             check_fits(16 * stack.n**3, f"a centerpoint of {stack.n} vectors in the plane", hint="use fewer vectors")
-        at_once = max(1, _AT_ONCE // stack.n**3)
-        parts = [_in_the_plane(*some) for some in zip(points.split(at_once), there.split(at_once), strict=True)]
-        result = torch.cat(parts)
+        result = _in_the_plane(points, there)
     else:
         result = _iterated_radon(points, there)
     largest = torch.finfo(stack.vectors.dtype).max
@@ -67,72 +71,133 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
 
 
 def _in_the_plane(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood 2"]:
-    """The deepest point of the region of depth k = ⌈n/3⌉, an intersection of half-planes u · z ≤ h(u).
+    """The deepest point of the region of depth k = ⌈n/3⌉, an intersection of slabs low(u) ≤ u · z ≤ high(u).
 
-    h(u) is the k-th largest of u · x_i. The directions u that are normal to a line through two of the points are
-    enough: between two such directions that are next to each other, the same point attains h. The axes are added,
-    because the two directions of points on one line are opposite.
+    Here and below, neighbourhoods are the last dimension, so that operations run along many of them.
     """
-    count = there.sum(-1, keepdim=True)
-    k = (count + 2) // 3
-    i, j = torch.triu_indices(points.shape[1], points.shape[1], 1, device=points.device)
-    # Halves: the difference of the largest numbers must not overflow.
-    along = points[:, i] * 0.5 - points[:, j] * 0.5
-    size = along.abs().amax(-1, keepdim=True)
-    length = torch.linalg.vector_norm(along / size.clamp(min=_SMALLEST), dim=-1, keepdim=True) * size
-    known = (there[:, i] & there[:, j])[..., None] & (size > 0)
-    normal = torch.where(known, torch.stack((-along[..., 1], along[..., 0]), -1) / length.clamp(min=_SMALLEST), 0)
-    axes = torch.eye(2, dtype=points.dtype, device=points.device).expand(len(points), 2, 2)
-    normal = torch.cat((axes, normal), 1)
-    place = (normal @ points.mT).masked_fill_(~there[:, None], torch.inf).sort(-1).values
-    low = _at(place, (k - 1).clamp(min=0))
-    high = _at(place, (count - k).clamp(min=0))
-    middle, half = (low[:, :2] + high[:, :2]) / 2, (high[:, :2] - low[:, :2]) / 2
-    scale = half.amax(-1, keepdim=True)
+    coordinates, there = points.permute(2, 1, 0).contiguous(), there.T.contiguous()
+    at_once = _AT_ONCE if points.device.type == "cpu" else 32 * _AT_ONCE
+    some = max(1, at_once // points.shape[1] ** 3)
+    parts = [_slabs(*part) for part in zip(coordinates.split(some, -1), there.split(some, -1), strict=True)]
+    normal, low, high = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+    middle, half = (low[:2] + high[:2]) / 2, (high[:2] - low[:2]) / 2
+    scale = half.amax(0)
     scale = torch.where(scale > 0, scale, 1)
-    offset = (normal @ middle[..., None])[..., 0]
-    bound = torch.cat((high - offset, offset - low), 1) / scale
-    known = torch.cat((known.new_ones(len(known), 2, 1), known), 1)[..., 0]
-    bound = bound.masked_fill_(~torch.cat((known, known), 1), torch.inf)
-    return middle + scale * _deepest(torch.cat((normal, -normal), 1), bound)
+    offset = normal[0] * middle[0] + normal[1] * middle[1]
+    found = _deepest(normal, low.sub_(offset).div_(scale), high.sub_(offset).div_(scale))
+    return (middle + scale * found).T
 
 
-def _at(place: Float[Tensor, "neighbourhood direction n"], rank: Int[Tensor, "neighbourhood 1"]) -> Tensor:
-    """The entry of this rank in every direction."""
-    return torch.take_along_dim(place, rank[..., None], dim=-1)[..., 0]
+def _slabs(
+    points: Float[Tensor, "2 n neighbourhood"], there: Bool[Tensor, "n neighbourhood"]
+) -> tuple[Directions, Bounds, Bounds]:
+    """The directions u, low(u) and high(u). The axes come first.
 
-
-def _deepest(
-    normal: Float[Tensor, "neighbourhood m 2"], bound: Float[Tensor, "neighbourhood m"]
-) -> Float[Tensor, "neighbourhood 2"]:
-    """argmin_z max_m (u_m · z − h_m): the linear program "least t with u_m · z − t ≤ h_m for all m".
-
-    Solved by the dual simplex method. Three constraints determine (z, t). The most violated constraint replaces the one
-    of them for which all multipliers stay non-negative. The first three constraints are too weak to matter in the end.
+    high(u) is the k-th largest of u · x_i, and low(u) the k-th smallest. The directions that are normal to a line
+    through two of the points are enough: between two such directions that are next to each other, the same point
+    attains the bound. The axes are added, because the two directions of points on one line are opposite.
     """
-    turn = torch.tensor([1.0, 5.0, 9.0], dtype=normal.dtype, device=normal.device) * (torch.pi / 6)
-    basis = torch.stack((turn.cos(), turn.sin(), torch.full_like(turn, -1)), -1).expand(len(normal), 3, 3)
-    bounds = torch.full_like(basis[..., 0], 8)
-    best, lowest = torch.zeros_like(normal[:, 0]), torch.full_like(bound[:, 0], torch.inf)
+    n, neighbourhoods = there.shape
+    i, j = torch.triu_indices(n, n, 1, device=points.device)
+    # Halves: the difference of the largest numbers must not overflow.
+    half = points * 0.5
+    along = half.index_select(1, i).sub_(half.index_select(1, j))
+    length = torch.hypot(along[0], along[1])
+    known = there[i] & there[j] & (length > 0)
+    along = (along / length.clamp_(min=_SMALLEST)).masked_fill_(~known, 0)
+    axes = torch.eye(2, dtype=points.dtype, device=points.device)[..., None].expand(2, 2, neighbourhoods)
+    normal = torch.cat((axes, torch.stack((-along[1], along[0]))), 1)
+
+    def project(place: Float[Tensor, "n direction neighbourhood"]) -> None:
+        absent = torch.where(there, 0, torch.inf).to(place.dtype)
+        torch.addcmul(absent[:, None], points[0][:, None], normal[0], out=place)
+        place.addcmul_(points[1][:, None], normal[1])
+
+    ranked = sort_rows((n, *normal.shape[1:]), project, tuple(range(n)), points)
+    count = there.sum(0)
+    k = (count + 2) // 3
+    most = (n + 2) // 3
+    low, high = _rank(ranked[:most], k - 1), _rank(ranked[: n - most + 1], count - k)
+    low[2:].masked_fill_(~known, -torch.inf)
+    high[2:].masked_fill_(~known, torch.inf)
+    return normal, low, high
+
+
+def _rank(ranked: Sequence[Bounds], rank: Int[Tensor, " neighbourhood"]) -> Bounds:
+    """The entry of this rank in every direction."""
+    found = ranked[0].clone()
+    for number, row in enumerate(ranked[1:], 1):
+        torch.where(rank == number, row, found, out=found)
+    return found
+
+
+class _Program(NamedTuple):
+    """A linear program for each neighbourhood: the least t with u · z − t ≤ high(u) and low(u) ≤ u · z + t."""
+
+    normal: Directions
+    low: Bounds
+    high: Bounds
+    basis: Float[Tensor, "2 3 neighbourhood"]
+    """The directions of the three constraints that determine z and t."""
+    bounds: Float[Tensor, "3 neighbourhood"]
+    """Their bounds."""
+    best: Float[Tensor, "2 neighbourhood"]
+    """The best z so far."""
+    least: Float[Tensor, " neighbourhood"]
+    """The least t with which all constraints hold there."""
+
+
+def _deepest(normal: Directions, low: Bounds, high: Bounds) -> Float[Tensor, "2 neighbourhood"]:
+    """argmin_z max_u max(u · z − high(u), low(u) − u · z), by the dual simplex method.
+
+    The first three constraints are too weak to matter in the end.
+    """
+    turn = torch.tensor([1.0, 5.0, 9.0], dtype=low.dtype, device=low.device) * (torch.pi / 6)
+    basis = torch.stack((turn.cos(), turn.sin()))[..., None].expand(2, 3, low.shape[1])
+    nothing = torch.zeros_like(normal[:, 0])
+    program = _Program(normal, low, high, basis, torch.full_like(basis[0], 8), nothing, nothing[0] + torch.inf)
+    found, place = torch.zeros_like(nothing), torch.arange(low.shape[1], device=low.device)
     for _ in range(_EXCHANGES):
-        # The rows of the inverse by Cramer's rule; everything else follows from them.
-        inverse = torch.linalg.cross(basis.roll(-1, 1), basis.roll(-2, 1))
-        inverse = inverse / (inverse[:, :1] * basis[:, :1]).sum(-1, keepdim=True)
-        z, t = (bounds[..., None] * inverse).sum(1).split((2, 1), -1)
-        worst, which = ((normal @ z[..., None])[..., 0] - bound).max(-1)
-        best = torch.where((worst < lowest)[:, None], z, best)
-        lowest = torch.minimum(worst, lowest)
-        violated = worst[:, None] - t
-        if settled(violated.clamp(min=0), _ROUNDING):
+        program, violated = _exchange(program)
+        if violated.device.type != "cpu":  # where the answer would have to be waited for
+            continue
+        unsolved = torch.nonzero(violated)[:, 0]
+        if 2 * len(unsolved) <= len(place):
+            found[:, place], place = program.best, place[unsolved]
+            program = _Program(*(part.index_select(-1, unsolved) for part in program))
+        if not len(place):
             break
-        enters = torch.cat((torch.take_along_dim(normal, which[:, None, None], 1)[:, 0], torch.full_like(t, -1)), -1)
-        share = (inverse @ enters[..., None])[..., 0]
-        ratio = torch.where(share > _ROUNDING, -inverse[..., 2] / share, torch.inf)
-        leaves = torch.arange(3, device=ratio.device) == ratio.argmin(-1, keepdim=True)
-        leaves = leaves & (violated > _ROUNDING)
-        basis = torch.where(leaves[..., None], enters[:, None], basis)
-        bounds = torch.where(leaves, bound.gather(1, which[:, None]), bounds)
-    return best
+    found[:, place] = program.best
+    return found
+
+
+def _exchange(program: _Program) -> tuple[_Program, Bool[Tensor, " neighbourhood"]]:
+    """One step: the most violated constraint replaces the one of the three for which all multipliers stay non-negative.
+
+    It is not done where no constraint is violated; the second result says where one is.
+    """
+    normal, low, high, basis, bounds, best, least = program
+    # The inverse of the matrix with rows (u, −1), by Cramer's rule.
+    after = torch.cat((basis, basis[:, :2]), 1)
+    second, third = after[:, 1:4], after[:, 2:5]
+    across = torch.stack((third[1] - second[1], second[0] - third[0], second[0] * third[1] - second[1] * third[0]))
+    inverse = across / (across[0, 0] * basis[0, 0] + across[1, 0] * basis[1, 0] - across[2, 0])
+    z_0, z_1, t = (inverse * bounds).sum(1)
+    place = (normal[0] * z_0).addcmul_(normal[1], z_1)
+    above, below = place - high, low - place
+    worst, which = torch.maximum(above, below).max(0, keepdim=True)
+    is_above = above.gather(0, which)[0] == worst[0]
+    worst = worst[0]
+    best = torch.where(worst < least, torch.stack((z_0, z_1)), best)
+    violated = worst - t > _ROUNDING
+    sign = torch.where(is_above, 1, -1)
+    enters = normal.gather(1, which.expand(2, 1, -1))[:, 0] * sign
+    bound = torch.where(is_above, high.gather(0, which)[0], -low.gather(0, which)[0])
+    share = inverse[0] * enters[0] + inverse[1] * enters[1] - inverse[2]
+    ratio = torch.where(share > _ROUNDING, -inverse[2] / share, torch.inf)
+    leaves = (torch.arange(3, device=ratio.device)[:, None] == ratio.min(0).indices) & violated
+    basis, bounds = torch.where(leaves, enters[:, None], basis), torch.where(leaves, bound, bounds)
+    return _Program(normal, low, high, basis, bounds, best, torch.minimum(worst, least)), violated
 
 
 def _iterated_radon(points: Points, there: Bool[Tensor, "neighbourhood n"]) -> Float[Tensor, "neighbourhood d"]:

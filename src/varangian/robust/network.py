@@ -10,6 +10,7 @@ n (log₂ n)² / 4 comparisons. For few numbers, call overhead dominates, and an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -89,12 +90,8 @@ def sort_columns(
     out = torch.empty(neighbourhoods, d, dtype=work, device=vectors.device)
     several, width = _shape_of_blocks(vectors)
     buffers = torch.empty(2, n, several * width, dtype=work, device=vectors.device)
-    network = sorting_network(n, ranks)
-    calls = [
-        (torch.minimum if smaller else torch.maximum, left.of(buffers), right.of(buffers), into.of(buffers))
-        for smaller, left, right, into in network.steps
-    ]
-    rows = [buffers[home, rank].view(several, width) for home, rank in zip(network.homes, ranks, strict=True)]
+    calls, homes = _calls(buffers, ranks)
+    rows = [home.view(several, width) for home in homes]
     entry = buffers[0].view(n, several, width)
     for some in _pieces(neighbourhoods, several):
         for columns in _pieces(d, width):
@@ -104,10 +101,52 @@ def sort_columns(
                 low if low is None else low[some],
                 high if high is None else high[some],
             )
-            for extreme, left, right, into in calls:
-                extreme(left, right, out=into)
+            _run(calls)
             out[some, columns] = reduce(rows, some)
     return _finite(out)
+
+
+def sort_rows(
+    shape: tuple[int, ...], fill: Callable[[Tensor], object], ranks: tuple[int, ...], like: Tensor
+) -> list[Tensor]:
+    """Sort along the first dimension of a table whose entries differ from column to column.
+
+    It takes twice the memory of the table. Callers keep tables small enough for a cache.
+
+    Args:
+        shape: The shape of the table.
+        fill: Writes the table into the tensor that it is given.
+        ranks: Which rows of the sorted table to return.
+        like: A tensor of the same type and device.
+
+    >>> sort_rows((3, 2), lambda table: table.copy_(torch.tensor([[3, 1], [2, 5], [1, 0]])), (0, 2), torch.zeros(()))
+    [tensor([1., 0.]), tensor([3., 5.])]
+    """
+    buffers = like.new_empty(2, shape[0], math.prod(shape[1:]))
+    fill(buffers[0].view(shape))
+    if buffers[0].numel() <= _FEW:
+        return list(buffers[0].view(shape).sort(0).values[list(ranks)])
+    calls, rows = _calls(buffers, ranks)
+    _run(calls)
+    return [row.view(shape[1:]) for row in rows]
+
+
+_Call = tuple[Callable[..., Tensor], Tensor, Tensor, Tensor]
+
+
+def _calls(buffers: Float[Tensor, "two n column"], ranks: tuple[int, ...]) -> tuple[list[_Call], list[Tensor]]:
+    """The calls that sort the first buffer, and the rows that then hold these ranks."""
+    network = sorting_network(buffers.shape[1], ranks)
+    calls = [
+        (torch.minimum if smaller else torch.maximum, left.of(buffers), right.of(buffers), into.of(buffers))
+        for smaller, left, right, into in network.steps
+    ]
+    return calls, [buffers[home, rank] for home, rank in zip(network.homes, ranks, strict=True)]
+
+
+def _run(calls: list[_Call]) -> None:
+    for extreme, left, right, into in calls:
+        extreme(left, right, out=into)
 
 
 def _fill(
