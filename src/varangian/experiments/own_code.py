@@ -103,11 +103,20 @@ class Offered(Mapping[str, Any]):
         return value
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (is_place(name.partition(":")[0]) or any(name == one for one in self))
+        if not isinstance(name, str):
+            return False
+        # Packages come last: to read what they announce takes long.
+        return (
+            is_place(name.partition(":")[0])
+            or name in self._built_in()
+            or any(name in announced(kind) for kind in self.kinds)
+        )
 
     def __iter__(self) -> Iterator[str]:
-        names = [*self.also, *(name for kind in self.kinds for name in catalogue(PACKAGES[kind]))]
-        yield from dict.fromkeys([*names, *(name for kind in self.kinds for name in announced(kind))])
+        yield from dict.fromkeys([*self._built_in(), *(name for kind in self.kinds for name in announced(kind))])
+
+    def _built_in(self) -> list[str]:
+        return [*self.also, *(name for kind in self.kinds for name in catalogue(PACKAGES[kind]))]
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -147,7 +147,7 @@ def made(
             raise BadInput(f"{kind} {text!r}: {key} is given twice")
         if equals:
             given[key] = value
-    return with_settings(named[name], given, f"{kind} {name}", within or named, usual)
+    return with_settings(named[name], given, f"{kind} {name}", named if within is None else within, usual)
 
 
 def _is_only_a_name(text: str) -> bool:
