@@ -187,18 +187,41 @@ class relationship_learning:
         return ()
 
     def combine(self, inbox: Inbox, state: tuple[()]) -> Combined[tuple[()]]:
-        slots = inbox.heard.shape[1]
-        gram = inbox.by_neighbourhood(_gram).view(-1, slots, slots)
-        value, vector = torch.linalg.eigh(gram)
-        # Rounding turns an eigenvalue of zero into a small one, whose root would not be small.
-        noise = slots * torch.finfo(value.dtype).eps * value[:, -1:]
-        root = torch.where(value > noise, value, 0).sqrt()
-        omega = root / root.sum(1, keepdim=True).clamp(min=torch.finfo(root.dtype).tiny) + self.epsilon
-        # (I + μλ(Ω + ε)⁻¹)⁻¹ has Ω's eigenvectors, and the eigenvalues (ω + ε) / (ω + ε + μλ).
-        kept = omega / (omega + self.strength * inbox.step_size)
-        column = (vector * (kept * vector[:, 0])[:, None]).sum(2)
+        column = inbox.by_neighbourhood(self._column, inbox.step_size)
         models = inbox.mix(torch.where(inbox.heard, column, 0).to(inbox.own.dtype))
         return Combined(torch.where(finite_rows(models), models, inbox.own), None, state)
+
+    def _column(
+        self,
+        messages: Float[Tensor, "agent slot shared"],
+        heard: Bool[Tensor, "agent slot"],
+        step_size: Float[Tensor, "agent 1"],
+        /,
+    ) -> Float[Tensor, "agent slot"]:
+        """Column k of (I + μ_k λ (Ω + ε I)⁻¹)⁻¹. It has Ω's eigenvectors, and the eigenvalues (ω + ε) / (ω + ε + μ_k λ).
+
+        ΘᵀΘ and ΘΘᵀ have the same eigenvalues other than zero, so the smaller of the two is decomposed.
+        """
+        theta = _scaled(messages, heard)
+        slots, shared = theta.shape[1:]
+        few = shared < slots
+        value, vector = torch.linalg.eigh(theta.mT @ theta if few else theta @ theta.mT)
+        # Rounding turns an eigenvalue of zero into a small one, whose root would not be small.
+        noise = slots * torch.finfo(value.dtype).eps * value[:, -1:]
+        real = value > noise
+        root = torch.where(real, value, 0).sqrt()
+        omega = root / root.sum(1, keepdim=True).clamp(min=torch.finfo(root.dtype).tiny)
+
+        def kept(omega: Tensor) -> Tensor:
+            return (omega + self.epsilon) / (omega + self.epsilon + self.strength * step_size)
+
+        if few:
+            vector = theta @ vector / torch.where(real, root, 1)[:, None]
+        # What lies in no eigenvector keeps the share of the eigenvalue zero.
+        rest = kept(torch.zeros_like(step_size))
+        column = (vector * ((kept(omega) - rest) * vector[:, 0])[:, None]).sum(2)
+        column[:, :1] += rest
+        return column
 
 
 @dataclass(frozen=True)
@@ -259,14 +282,13 @@ def _mixes(inbox: Inbox, weights: Float[Tensor, "agent several slot"]) -> Float[
     return mixed.view(len(weights), several, -1)
 
 
-def _gram(
-    messages: Float[Tensor, "agent slot shared"], heard: Bool[Tensor, "agent slot"], /, *of_agents: Tensor
-) -> Float[Tensor, "agent pairs"]:
-    """ΘᵀΘ of each neighbourhood, up to a factor. Ω does not depend on the common scale of the models.
+def _scaled(
+    messages: Float[Tensor, "agent slot shared"], heard: Bool[Tensor, "agent slot"]
+) -> Float[Tensor, "agent slot shared"]:
+    """Θ of each neighbourhood, up to a factor. Ω does not depend on the common scale of the models.
 
     In double precision: Ω contains the square roots of the eigenvalues, and so the roots of their rounding errors.
     """
     theta = torch.where(heard[:, :, None], messages, 0).double()
     largest = theta.abs().amax((1, 2), keepdim=True)
-    theta = theta / torch.where(largest > 0, largest, 1.0)
-    return (theta @ theta.mT).flatten(1)
+    return theta / torch.where(largest > 0, largest, 1.0)
