@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.robust.gram import Products, products
-from varangian.robust.stack import Array, Mask, Present, admit
+from varangian.robust.stack import Array, Mask, Present, admit, ranked
 from varangian.robust.weights import combine, lowest, only
 
 _ITERATIONS = 100
@@ -66,32 +66,64 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
     if present.who is not None:
         squared = squared.masked_fill(~(present.who[..., None] & present.who[..., None, :]), torch.inf)
     midst, reach = _midst(squared, present)
-    norm = inner.diagonal(dim1=-2, dim2=-1)
-    floor = (reach * smoothing**2).clamp_(min=_SMALLEST)[..., None]
     half = (present.number + 1) // 2
-    weights = lowest(torch.take_along_dim(squared, midst[..., None, None], dim=-2)[..., 0, :], half, present)
-    still = torch.ones_like(weights[..., :1], dtype=torch.bool)
+    start = lowest(torch.take_along_dim(squared, midst[..., None, None], dim=-2)[..., 0, :], half, present)
+    absent = torch.zeros_like(start, dtype=torch.bool) if present.who is None else ~present.who
+    n = start.shape[-1]
+    floor = (reach * smoothing**2).clamp_(min=_SMALLEST).reshape(-1, 1)
+    weights = _iterated(
+        inner.reshape(-1, n, n), floor, start.reshape(-1, n), absent.reshape(-1, n), iterations, tolerance
+    )
+    return only(present, weights.view_as(start))
+
+
+def _iterated(
+    inner: Float[Tensor, "neighbourhood n n"],
+    floor: Float[Tensor, "neighbourhood 1"],
+    weights: Float[Tensor, "neighbourhood n"],
+    absent: Bool[Tensor, "neighbourhood n"],
+    iterations: int,
+    tolerance: float,
+) -> Float[Tensor, "neighbourhood n"]:
+    """Weiszfeld's iteration.
+
+    Each neighbourhood stops by itself: its result must not depend on others in the same batch. On a CPU, those that have
+    stopped are left out as soon as they are many.
+
+    Args:
+        inner: All inner products.
+        floor: The smallest squared distance to divide by.
+        weights: The weights to start from.
+        absent: The vectors that have no weight.
+        iterations: The most iterations.
+        tolerance: The change of a weight up to which a neighbourhood stops.
+    """
+    norm = inner.diagonal(dim1=-2, dim2=-1)
+    found, place = weights, torch.arange(len(weights), device=weights.device)
+    moves = torch.ones_like(floor, dtype=torch.bool)
     for iteration in range(iterations):
         product = (inner @ weights[..., None])[..., 0]
         apart = torch.sub(norm, product, alpha=2).add_(torch.linalg.vecdot(weights, product)[..., None])
-        nearer = apart.clamp_(min=floor).rsqrt_()
-        if present.who is not None:
-            nearer = nearer.masked_fill_(~present.who, 0)
+        nearer = apart.clamp_(min=floor).rsqrt_().masked_fill_(absent, 0)
         after = nearer.div_(nearer.sum(-1, keepdim=True).clamp_(min=_SMALLEST))
-        # Each neighbourhood stops by itself: its result must not depend on others in the same batch.
-        before, weights = weights, torch.where(still, after, weights)
+        before, weights = weights, torch.where(moves, after, weights)
         if iteration % 2 and weights.device.type == "cpu":
-            still &= (before - weights).abs().amax(-1, keepdim=True) > tolerance
-            if not still.any():
+            moves &= (before - weights).abs().amax(-1, keepdim=True) > tolerance
+            left = torch.nonzero(moves[:, 0])[:, 0]
+            if 4 * len(left) <= 3 * len(place):
+                found, place = found.index_copy(0, place, weights), place[left]
+                inner, norm, floor, absent = (part[left] for part in (inner, norm, floor, absent))
+                weights, moves = weights[left], moves[left]
+            if not len(left):
                 break
-    return only(present, weights)
+    return found.index_copy(0, place, weights)
 
 
 def _midst(squared: Float[Tensor, "*batch n n"], present: Present) -> tuple[Tensor, Tensor]:
     """The most central vector, the one with the smallest distance to the majority, and that distance squared."""
     majority = present.number // 2
     if isinstance(majority, Tensor):
-        reach = torch.take_along_dim(squared.sort(-1).values, majority[..., None, None], dim=-1)[..., 0]
+        reach = torch.take_along_dim(ranked(squared), majority[..., None, None], dim=-1)[..., 0]
     else:
         reach = squared.kthvalue(majority + 1).values
     reach, midst = reach.min(-1)

@@ -28,6 +28,8 @@ _ROWS_AT_ONCE = 32
 them, but need more calls."""
 _MANY = 4096
 """With more vectors than this, it is checked whether memory is enough for their pairs."""
+_FEW = 8
+"""Vectors with at most so many columns are multiplied in float64: it costs little, and they need not be scaled."""
 _FARTHEST = 2.0**465
 """Vectors of float64 beyond about 1e140 are scaled down to it, so that squares and their sums stay finite."""
 
@@ -96,6 +98,8 @@ def products(stack: Stack[Any]) -> Products:
     present = look(stack)
     if stack.vectors.ndim == 2 and stack.mask is None:
         inner = _sure_products(stack, present, None, torch.float64)
+    elif stack.d <= _FEW and stack.vectors.dtype != torch.float64:
+        inner = _wide_products(stack, present, row(stack, first(present), present))
     else:
         inner = _sure_products(stack, present, row(stack, first(present), present), stack.work)
     return Products(inner, _squared(inner), present)
@@ -181,6 +185,16 @@ def _range(dtype: torch.dtype) -> tuple[float, float]:
     return (1e-25, 1e30) if dtype == torch.float32 else (1e-250, 1e280)
 
 
+def _wide_products(
+    stack: Stack[Any], present: Present, reference: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch n n"]:
+    """Products in float64 of vectors of a smaller type, whose squares are all in its range."""
+    block = stack.vectors.double() - reference.double()[..., None, :]
+    if present.who is not None:
+        block.masked_fill_(~present.who[..., None], 0)
+    return block @ block.mT
+
+
 def _sure_products(
     stack: Stack[Any], present: Present, reference: Float[Tensor, "*batch d"] | None, dtype: torch.dtype
 ) -> Float[Tensor, "*batch n n"]:
@@ -189,7 +203,7 @@ def _sure_products(
     blocks = (_scaled(stack, present, reference, scale, some) for some in stack.columns(_AT_ONCE))
     inner = reduce(torch.add, ((block @ block.mT).double() for block in blocks))
     unscale = _unscale(scale)
-    return inner * unscale[..., None] * unscale[..., None, :]
+    return inner.mul_(unscale[..., None]).mul_(unscale[..., None, :])
 
 
 def _scale(

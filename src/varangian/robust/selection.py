@@ -16,7 +16,7 @@ from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.robust.gram import first, products, row, squared_to
-from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, look
+from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, look, ranked
 from varangian.robust.weights import combine, lowest, mix
 
 _KRUM = Bound(2, 2)
@@ -84,7 +84,7 @@ def _krum(stack: Stack[Any], rule: str, f: Number) -> tuple[Float[Tensor, "*batc
     if present.who is not None:
         squared = squared.masked_fill(~present.who[..., None, :], math.inf)
     # A vector is its own nearest at distance zero, so n − f − 1 with itself are n − f − 2 others.
-    nearest = squared.sort(-1).values
+    nearest = ranked(squared)
     near = present.number - few - 1
     if isinstance(near, Tensor):
         rank = torch.arange(stack.n, device=nearest.device)
@@ -178,10 +178,10 @@ def _mixing(stack: Stack[Any], f: Number) -> tuple[Float[Tensor, "*batch n n"], 
     squared.diagonal(dim1=-2, dim2=-1).fill_(-1)
     if present.who is None:
         return lowest(squared, kept, present), present
-    which = torch.where(present.who, torch.arange(stack.n, device=squared.device), first(present)[..., None])
-    squared = torch.take_along_dim(squared, which[..., None], dim=-2)
     columns = Present(present.who[..., None, :], kept, 0)
-    return lowest(squared, kept[..., None] if isinstance(kept, Tensor) else kept, columns), present
+    weights = lowest(squared, kept[..., None] if isinstance(kept, Tensor) else kept, columns)
+    of_first = torch.take_along_dim(weights, first(present)[..., None, None], dim=-2)
+    return torch.where(present.who[..., None], weights, of_first), present
 
 
 def minimum_diameter_average_weights(vectors: Array, f: Number, *, mask: Mask = None) -> Array:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from varangian.robust.stack import Number, Present, Stack, everyone
+from varangian.robust.stack import Number, Present, Stack, everyone, ranked
 
 _AT_ONCE = 2**19
 """How many numbers to compute together."""
@@ -22,14 +22,16 @@ def lowest(scores: Float[Tensor, "*batch n"], how_many: Number, present: Present
     """
     if present.who is not None:
         scores = scores.masked_fill(~present.who, math.inf)
-    order = scores.argsort(dim=-1, stable=True)
-    weights = torch.zeros_like(scores)
     if isinstance(how_many, int):
         how_many = max(1, how_many)
-        return weights.scatter_(-1, order[..., :how_many], 1 / how_many)
-    how_many = how_many.clamp(min=1)[..., None]
-    taken = torch.arange(scores.shape[-1], device=scores.device) < how_many
-    return weights.scatter_(-1, order, (taken / how_many.to(scores.dtype)).expand_as(order))
+        last = ranked(scores)[..., how_many - 1 : how_many]
+    else:
+        how_many = how_many.clamp(min=1, max=scores.shape[-1])[..., None]
+        last = torch.take_along_dim(ranked(scores), how_many.expand_as(scores[..., :1]) - 1, -1)
+    taken, tied = scores < last, scores == last
+    left = how_many - taken.sum(-1, keepdim=True)
+    taken |= tied & (tied.cumsum(-1) <= left)
+    return taken.to(scores.dtype) / how_many
 
 
 def only(present: Present, weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:

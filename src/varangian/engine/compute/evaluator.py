@@ -99,14 +99,17 @@ class Fast:
     ) -> Float[Tensor, "agent out"]:
         if any_order and self.same_messages:
             return self._once_for_all(inbox, function, of_agents)
-        slots = inbox.heard.shape[1]
+        slots, shared = inbox.heard.shape[1], inbox.rows.shape[1]
+        sizes = {"numbers": slots * max(slots, shared), "most": self.execution.numbers_at_once(PIECE)}
+        if _few(inbox):
+            messages = _columns(inbox).permute(2, 1, 0).contiguous()
+            return in_pieces(function, messages, inbox.heard, *of_agents, **sizes)
         return in_pieces(
             lambda source, heard, *rest: function(embedding(source, inbox.rows), heard, *rest),
             inbox.source,
             inbox.heard,
             *of_agents,
-            numbers=slots * max(slots, inbox.rows.shape[1]),
-            most=self.execution.numbers_at_once(PIECE),
+            **sizes,
         )
 
     def for_single_slots(self) -> Fast:
