@@ -11,6 +11,9 @@ import torch
 
 from varangian.core.errors import BadInput
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Two options of glibc's `mallopt`, as its header `malloc.h` has them."""
+
 
 def check_fits(
     more: int,
@@ -47,6 +50,18 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def keep_freed() -> None:
+    """Keep freed memory for the next arrays of this process, where the C library can do that (glibc).
+
+    By default, arrays of a few megabytes go back to the operating system as soon as they are freed. To get them again,
+    one page at a time, can take as long as to compute with them.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if set_option is not None:
+        set_option(_TRIM_THRESHOLD, 2**28)
+        set_option(_MMAP_THRESHOLD, 2**25)
 
 
 def _held(device: torch.device) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from varangian.core.errors import BadInput
+from varangian.core.memory import keep_freed
 from varangian.engine import results
 from varangian.engine.callbacks import Callback
 from varangian.engine.cluster import Engine, RayCluster, chosen
@@ -238,6 +239,7 @@ def _played_elsewhere(
 def _play_on_one_thread(contest: Contest, group: Group) -> list[Played]:
     """Run a group with one thread, because there is one process per core."""
     torch.set_num_threads(1)
+    keep_freed()
     return play_group(contest, group)
 
 
