@@ -87,8 +87,8 @@ def _iterated(
 ) -> Float[Tensor, "neighbourhood n"]:
     """Weiszfeld's iteration.
 
-    Each neighbourhood stops by itself: its result must not depend on others in the same batch. On a CPU, those that have
-    stopped are left out as soon as they are many.
+    Each neighbourhood stops by itself: its result must not depend on others in the same batch. On a CPU, those that
+    have stopped are left out as soon as they are many.
 
     Args:
         inner: All inner products.

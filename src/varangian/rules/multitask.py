@@ -198,9 +198,10 @@ class relationship_learning:
         step_size: Float[Tensor, "agent 1"],
         /,
     ) -> Float[Tensor, "agent slot"]:
-        """Column k of (I + μ_k λ (Ω + ε I)⁻¹)⁻¹. It has Ω's eigenvectors, and the eigenvalues (ω + ε) / (ω + ε + μ_k λ).
+        """Column k of (I + μ_k λ (Ω + ε I)⁻¹)⁻¹.
 
-        ΘᵀΘ and ΘΘᵀ have the same eigenvalues other than zero, so the smaller of the two is decomposed.
+        This matrix has Ω's eigenvectors, and the eigenvalues (ω + ε) / (ω + ε + μ_k λ). ΘᵀΘ and ΘΘᵀ have the same
+        eigenvalues other than zero, so the smaller of the two is decomposed.
         """
         theta = _scaled(messages, heard)
         slots, shared = theta.shape[1:]
@@ -219,7 +220,7 @@ class relationship_learning:
             vector = theta @ vector / torch.where(real, root, 1)[:, None]
         # What lies in no eigenvector keeps the share of the eigenvalue zero.
         rest = kept(torch.zeros_like(step_size))
-        column = (vector * ((kept(omega) - rest) * vector[:, 0])[:, None]).sum(2)
+        column: Tensor = (vector * ((kept(omega) - rest) * vector[:, 0])[:, None]).sum(2)
         column[:, :1] += rest
         return column
 

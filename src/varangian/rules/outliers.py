@@ -86,7 +86,7 @@ def _without_outliers(
     """
     largest = torch.finfo(messages.dtype).max
     gap = (messages - messages[:, :1]).clamp_(-largest, largest)
-    scale = torch.linalg.vector_norm(gap, math.inf, dim=2)
+    scale = gap.abs().amax(2)
     gap.div_(torch.where(scale > 0, scale, 1.0)[:, :, None])
     cosine = gap @ gap.mT
     norm = cosine.diagonal(dim1=1, dim2=2).sqrt()
