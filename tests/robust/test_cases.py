@@ -14,7 +14,7 @@ from torch import Tensor
 
 from varangian import robust
 from varangian.core.errors import BadInput
-from varangian.robust.network import sort_columns
+from varangian.robust.network import sort_columns, sort_rows
 
 
 def column(*values: float) -> Tensor:
@@ -148,6 +148,8 @@ def test_columns_are_sorted(n: int, columns: int) -> None:
     for ranks in [(n // 2,), (0,), (n - 1,), (n // 3, n // 2), tuple(range(n // 4, n))]:
         got = sort_columns(vectors, ranks, lambda rows, _: torch.stack(list(rows)).sum(0), torch.float32)
         assert torch.equal(got[0], expected[list(ranks)].sum(0))
+        rows = sort_rows((n, columns), lambda table: table.copy_(vectors[0]), ranks, vectors)
+        assert torch.equal(torch.stack(rows), expected[list(ranks)])
 
 
 @pytest.mark.parametrize("n", [7, 8, 9, 30])

@@ -105,6 +105,17 @@ def test_with_few_vectors_it_is_the_geometric_median() -> None:
     assert torch.equal(robust.centerpoint(vectors), robust.geometric_median(vectors))
 
 
+def test_neighbourhoods_do_not_depend_on_each_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(3000, 9, 2, dtype=torch.float64, generator=generator)
+    there = torch.rand(3000, 9, generator=generator) < 0.8
+    together = robust.centerpoint(points, mask=there)
+    for some in (slice(0, 1), slice(7, 60), slice(1000, 3000)):
+        torch.testing.assert_close(
+            robust.centerpoint(points[some], mask=there[some]), together[some], atol=1e-10, rtol=0
+        )
+
+
 @pytest.mark.parametrize("d", [2, 3])
 def test_it_repeats_to_the_bit(d: int) -> None:
     vectors = torch.randn(30, d, generator=torch.Generator().manual_seed(0))

@@ -38,7 +38,7 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
     - On a line, it is the median. Its depth is at least n/2.
     - In the plane, it is the centre of the largest disc of points with depth at least n/3. Such points always exist.
       Fewer than n/3 Byzantine vectors cannot move it out of the convex hull of the others. If the disc is a single
-      point, rounding decides on which side of a vector the result lies.
+      point, or if there are several largest ones, rounding decides where among them the result lies.
     - In d ≥ 3 dimensions, it is an iterated Radon point (Clarkson et al. 1996). Groups of d + 2 vectors, in their
       order, give one point each. These points are grouped again while there are d + 2 of them. The result is the
       geometric median of the last ones. Its depth is at least 2^h with h = ⌊log n / log(d + 2)⌋, so fewer than 2^h

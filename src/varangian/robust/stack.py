@@ -184,12 +184,6 @@ MINORITY = Bound(2, 0)
 """Byzantine vectors are fewer than half."""
 
 
-def settled(change: Tensor, tolerance: float) -> bool:
-    """Whether to stop before the last iteration. On an accelerator the answer is always no, because it would have to be
-    waited for."""
-    return change.device.type == "cpu" and float(change.abs_().max()) <= tolerance
-
-
 def ranked(values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """The values of each row in ascending order. NumPy compares many numbers at once, unlike torch on a CPU.
 

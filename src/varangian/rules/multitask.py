@@ -157,7 +157,7 @@ class relationship_learning:
     is on the models and not on their differences, so directions that few tasks share shrink towards zero.
 
     Assumes: Only honest neighbours with related tasks.
-    Cost: |N_k|² d + |N_k|³ operations.
+    Cost: |N_k| d m + m³ operations, where m is the smaller of |N_k| and d.
 
     Example:
         >>> from varangian import rules, simulate, studies
