@@ -190,6 +190,6 @@ def ranked(values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     >>> ranked(torch.tensor([[3.0, 1.0, 2.0]]))
     tensor([[1., 2., 3.]])
     """
-    if values.device.type != "cpu":
+    if values.device.type != "cpu" or type(values) is not Tensor:  # a tensor without values, while a rule is traced
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))
