@@ -1,6 +1,6 @@
 """Judge neighbours on items that the model of comparison has not seen: for few items, gone over again and again.
 
-cross_fitted = smoothed differences to the fold models' loss,   keep better and near, not the most ignorant,   weigh alike
+cross_fitted = smoothed differences to the loss of fold models,   keep better, near and knowing,   weigh alike
 
 An agent that goes over few items again and again knows them by heart. On these items no neighbour looks better, and
 nobody listens, although all would gain. So an item is judged by a model of the agent that was trained without it.
