@@ -279,3 +279,12 @@ def test_bad_input_says_what_is_wrong_in_one_line(call: Callable[[Tensor], objec
 def test_too_many_subsets_are_refused_by_their_number() -> None:
     with pytest.raises(BadInput, match="would look at 593775 subsets of 30 vectors, but at most 200000 are allowed"):
         robust.minimum_diameter_average(torch.zeros(30, 2), 6)
+
+
+def test_krum_inside_other_transformations() -> None:
+    vectors, mask = torch.randn(5, 7, 3), torch.ones(5, 7, dtype=torch.bool)
+    one_by_one = torch.stack([robust.krum(v, 1, mask=m) for v, m in zip(vectors, mask, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(lambda v, m: robust.krum(v, 1, mask=m))(vectors, mask), one_by_one)
+
+    traced = torch.jit.trace(lambda v, m: robust.krum_weights(v, 1, mask=m), (vectors[0], mask[0]), check_trace=False)
+    torch.testing.assert_close(traced(vectors[1], mask[1]), robust.krum_weights(vectors[1], 1, mask=mask[1]))

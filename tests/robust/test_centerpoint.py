@@ -120,3 +120,9 @@ def test_neighbourhoods_do_not_depend_on_each_other() -> None:
 def test_it_repeats_to_the_bit(d: int) -> None:
     vectors = torch.randn(30, d, generator=torch.Generator().manual_seed(0))
     assert torch.equal(robust.centerpoint(vectors), robust.centerpoint(vectors.clone()))
+
+
+def test_the_largest_numbers_have_a_centre() -> None:
+    largest = torch.finfo(torch.float64).max
+    corners = largest * torch.tensor([[1, 1], [-1, 1], [1, -1], [-1, -1]], dtype=torch.float64)
+    assert robust.centerpoint(corners).tolist() == [0.0, 0.0]

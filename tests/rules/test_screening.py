@@ -392,3 +392,23 @@ def test_rules_are_made_from_text() -> None:
     named = {"clipped-gossip": clipped_gossip, "sketchguard": sketchguard}
     assert made("clipped-gossip:radius=none,f=2", "rule", named) == clipped_gossip(f=2.0)
     assert made("sketchguard:width=50,rounds=20", "rule", named) == sketchguard(width=50, rounds=20)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 1), (1, 4, 1), (1, 4, 3), (5, 3, 2)], ids=str)
+def test_a_rule_may_change_the_messages_that_it_is_given(shape: tuple[int, int, int]) -> None:
+    agents, slots, parameters = shape
+    rows = torch.randn(agents * slots, parameters)
+    inbox = replace(
+        Story.calm(torch.float32, Graph.ring(4)).inbox(0),
+        rows=rows,
+        source=torch.arange(agents * slots).view(agents, slots),
+        heard=torch.ones(agents, slots, dtype=torch.bool),
+        evaluator=Fast(),
+    )
+
+    def spoils(messages: Tensor, heard: Tensor) -> Tensor:
+        total = messages.sum(1)
+        messages.zero_()
+        return total
+
+    assert torch.equal(inbox.by_neighbourhood(spoils), inbox.by_neighbourhood(spoils))

@@ -191,7 +191,8 @@ class pulling:
         m_k = θ_k + step · (point − θ_k)
 
     Two-faced: each neighbour k hears a different message. The message is so near to θ_k that distance-based weights
-    trust it above all others, and it pulls the same way in every round. Rules that judge by loss resist it.
+    trust it above all others, and it pulls the same way in every round. Rules that judge by loss resist it,
+    unless they judge on items that θ_k knows by heart.
 
     Knows: The last model of each victim.
     Cost: O(d) per victim and round, for models of d parameters.

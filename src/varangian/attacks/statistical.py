@@ -94,7 +94,8 @@ class inner_product:
     Two-faced: each victim k hears a different message. H_k are the n − f honest agents that k hears, itself included.
     The paper sends −ε times the mean honest gradient; here the change θ̂_l − θ_l stands for the gradient step, and
     θ_k for the model of the server. A small ε hides among honest models. With ε above (n − f) / f an average goes
-    backwards. It works against rules that look at distances only. Rules that judge by loss are hardly harmed.
+    backwards. It works against rules that look at distances only. Rules that judge by loss on new samples are hardly
+    harmed.
 
     Knows: The models that each victim hears, before and after they adapt.
     Cost: O(n d) per victim and round, for models of d parameters.

@@ -21,6 +21,8 @@ _ROUNDING = 1e-13
 """Violations and shares up to this size are rounding errors."""
 _SMALLEST = 1e-300
 """A divisor that is never zero."""
+_LARGE, _SHRINK = 1e150, 2.0**-600
+"""Larger numbers are shrunk by this factor."""
 _AT_ONCE = 2**21
 """How many numbers to compute together on a CPU. On an accelerator it is 32 times as many."""
 
@@ -62,7 +64,10 @@ def centerpoint(vectors: Array, *, mask: Mask = None) -> Array:
     if stack.d == 2:
         if stack.n > _MANY:
             check_fits(16 * stack.n**3, f"a centerpoint of {stack.n} vectors in the plane", hint="use fewer vectors")
-        result = _in_the_plane(points, there)
+        # Products of the largest numbers would overflow. A power of two changes no digit.
+        size = points.abs().amax((1, 2))
+        smaller = torch.ones_like(size).masked_fill_(size > _LARGE, _SHRINK)[:, None]
+        result = _in_the_plane(points * smaller[..., None], there) / smaller
     else:
         result = _iterated_radon(points, there)
     largest = torch.finfo(stack.vectors.dtype).max

@@ -190,6 +190,12 @@ def ranked(values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     >>> ranked(torch.tensor([[3.0, 1.0, 2.0]]))
     tensor([[1., 2., 3.]])
     """
-    if values.device.type != "cpu" or type(values) is not Tensor:  # a tensor without values, while a rule is traced
+    if values.device.type != "cpu" or _traced(values):
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))
+
+
+def _traced(values: Tensor) -> bool:
+    """Whether torch only looks at what is done, as in `torch.compile`, `vmap` or `torch.jit.trace`."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(values)
+    return type(values) is not Tensor or wrapped or torch._C._get_tracing_state() is not None

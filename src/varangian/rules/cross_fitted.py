@@ -55,7 +55,7 @@ class cross_fitted:
         r_k = 2 median_{l≠k} ‖θ̂_l − θ̂_k‖
         B_k = {l ≠ k : δ_lk ≤ 0,  d_lk ≤ 0,  h_lk ≥ max((1 − ς / √n_k) h_kk, 0.1),  ‖θ̂_l − θ̂_k‖ ≤ r_k}
         K_k = {l ∈ B_k : h_lk ≥ (1 − ς / √n_k) median_{B_k} h_lk}
-        s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk
+        s_lk = exp(η n_k g_lk),  s̄_k = mean_{l∈K_k} s_lk, or 1 if K_k is empty
         b_k = 1 / (1 + s̄_k + Σ_{l∈K_k} s_lk)
         θ_k = b_k a_k + (1 − b_k) mean_{l∈K_k∪{k}} θ̂_l
 
@@ -85,7 +85,7 @@ class cross_fitted:
     models, very noisy labels), nobody listens. `anchored` becomes this rule where it helps: on finite data that is gone
     over again.
 
-    Assumes: A finite dataset. Any number of neighbours may be Byzantine, if no message hides its errors from the items.
+    Assumes: A finite dataset. Where messages hide their errors from the items, most neighbours are honest.
     Cost: Two more gradients, one evaluation of the loss per neighbour, item by item, one distance per neighbour, and K
         models more per agent.
 
@@ -104,7 +104,7 @@ class cross_fitted:
     folds: int = 4
     """K: how many folds, and models trained without one of them."""
     forgetting: float = 0.1
-    """ν of the smoothed differences, and of φ_k."""
+    """ν of all that is smoothed."""
     eta: float = 1.0
     """η: how fast the weight of the anchor falls with the gain of the neighbours."""
     slack: float = 0.5
@@ -173,7 +173,7 @@ def median_of(values: Table, which: Kept) -> Float[Tensor, "agent 1"]:
 
 
 def near_enough(distance: Table, heard: Kept) -> Kept:
-    """Which models are at most `REACH` times as far away as the median neighbour's.
+    """Which models are at most `REACH` times as far away as the median neighbour's; of two medians, the lower one.
 
     >>> near_enough(torch.tensor([[0.0, 1.0, 2.0, 5.0]]), torch.ones(1, 4) > 0)
     tensor([[ True,  True,  True, False]])

@@ -81,3 +81,41 @@ def test_low_precision_is_summed_in_float32() -> None:
 
 def test_what_a_network_is_told_apart_by_names_the_pool() -> None:
     assert "pool=2" in repr(rewritten(cnn()))
+
+
+def test_a_convolution_that_is_used_elsewhere_does_not_pool() -> None:
+    shared, x = nn.Conv2d(8, 8, 3, padding=1), torch.randn(2, 8, 12, 12)
+    network = nn.Sequential(shared, nn.ReLU(), shared, nn.MaxPool2d(2))
+    torch.testing.assert_close(rewritten(network)(x), network(x))
+
+
+class Indirect(nn.Module):
+    """Calls the layers of a sequence one by one, with something in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[2](torch.tanh(-self.layers[0](x)))
+
+
+def test_layers_that_a_forward_of_ones_own_calls_stay_as_they_are() -> None:
+    network, x = Indirect(), torch.randn(2, 8, 12, 12)
+    torch.testing.assert_close(rewritten(network)(x), network(x))
+
+
+def test_hooks_see_what_they_saw_before() -> None:
+    network, x = nn.Sequential(nn.Conv2d(8, 8, 3), nn.MaxPool2d(2)), torch.randn(2, 8, 12, 12)
+    network[0].register_forward_hook(lambda layer, given, out: -out)
+    torch.testing.assert_close(rewritten(network)(x), network(x))
+
+
+def test_pooling_that_returns_places_stays_as_it_is() -> None:
+    network, x = nn.Sequential(nn.Conv2d(8, 8, 3), nn.MaxPool2d(2, return_indices=True)), torch.randn(2, 8, 12, 12)
+    torch.testing.assert_close(rewritten(network)(x), network(x))
+
+
+def test_single_images() -> None:
+    network, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2)), torch.randn(1, 12, 12)
+    torch.testing.assert_close(rewritten(network)(x), network(x))

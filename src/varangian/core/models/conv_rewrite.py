@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import torch
@@ -39,10 +41,10 @@ def rewritten(module: nn.Module) -> nn.Module:
     for part in module.modules():
         if type(part) is nn.Conv2d and _suits_windows(part):
             part.__class__ = WindowConv2d
-    for part in module.modules():
-        if type(part) is nn.Sequential:
-            _pool_first(part)
-            _pool_within(part)
+    uses = Counter(part for _, part in module.named_modules(remove_duplicate=False))
+    for layers in _chains(module):
+        _pool_first(layers)
+        _pool_within(layers, uses)
     return module
 
 
@@ -74,7 +76,7 @@ class WindowConv2d(PooledConv2d):
     """A convolution over few channels as a product of every window with the filters."""
 
     def forward(self, input: Float[Tensor, "item channel height width"]) -> Float[Tensor, "item filter high wide"]:
-        if isinstance(self.padding, str):
+        if isinstance(self.padding, str) or input.ndim != 4:
             return super().forward(input)
         if input.device.type == "cpu":
             return self._pooled(self.as_matrix_product(input))
@@ -153,18 +155,27 @@ def _suits_windows(layer: nn.Conv2d) -> bool:
     return plain and layer.in_channels <= FEW_CHANNELS
 
 
+def _chains(module: nn.Module) -> Iterator[nn.Sequential]:
+    """Sequences whose layers are called one after the other. A `forward` of the user's own may call any of them."""
+    if type(module) is nn.Sequential:
+        yield module
+        for layer in module:
+            yield from _chains(layer)
+
+
 def _pool_first(layers: nn.Sequential) -> None:
     """Swap every ReLU with a max-pooling layer right after it. Neither has parameters, so no name changes."""
     for place in range(len(layers) - 1):
-        if type(layers[place]) is nn.ReLU and type(layers[place + 1]) is nn.MaxPool2d:
-            layers[place], layers[place + 1] = layers[place + 1], layers[place]
+        layer, next = layers[place], layers[place + 1]
+        if type(layer) is nn.ReLU and type(next) is nn.MaxPool2d and not (next.return_indices or _watched(layer, next)):
+            layers[place], layers[place + 1] = next, layer
 
 
-def _pool_within(layers: nn.Sequential) -> None:
-    """Move a max-pooling layer into the convolution right before it."""
+def _pool_within(layers: nn.Sequential, uses: Mapping[nn.Module, int]) -> None:
+    """Move a max-pooling layer into the convolution right before it, unless the convolution is used elsewhere, too."""
     for place in range(len(layers) - 1):
         layer, next = layers[place], layers[place + 1]
-        if type(next) is not nn.MaxPool2d or not _plain(next):
+        if type(next) is not nn.MaxPool2d or not _plain(next) or uses[layer] > 1 or _watched(layer, next):
             continue
         if type(layer) is nn.Conv2d:
             layer.__class__ = PooledConv2d
@@ -176,4 +187,10 @@ def _pool_within(layers: nn.Sequential) -> None:
 def _plain(pool: nn.MaxPool2d) -> bool:
     """Whether the pooling uses squares without overlap, padding or dilation."""
     sides = {pool.kernel_size, pool.stride} if isinstance(pool.kernel_size, int) else {*pool.kernel_size, pool.stride}
-    return len(sides) == 1 and not pool.padding and pool.dilation == 1 and not pool.ceil_mode
+    usual = not pool.padding and pool.dilation == 1 and not pool.ceil_mode and not pool.return_indices
+    return len(sides) == 1 and usual
+
+
+def _watched(*layers: nn.Module) -> bool:
+    """Whether hooks of the user's own see what these layers compute."""
+    return any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)

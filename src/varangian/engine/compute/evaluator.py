@@ -102,7 +102,7 @@ class Fast:
         slots, shared = inbox.heard.shape[1], inbox.rows.shape[1]
         sizes = {"numbers": slots * max(slots, shared), "most": self.execution.numbers_at_once(PIECE)}
         if _few(inbox):
-            messages = _columns(inbox).permute(2, 1, 0).contiguous()
+            messages = _columns(inbox).permute(2, 1, 0).clone(memory_format=torch.contiguous_format)
             return in_pieces(function, messages, inbox.heard, *of_agents, **sizes)
         return in_pieces(
             lambda source, heard, *rest: function(embedding(source, inbox.rows), heard, *rest),
