@@ -12,6 +12,7 @@ from torch import Tensor
 from varangian.core.graph import Neighbourhoods
 from varangian.core.layout import FEW, joined, replaced
 from varangian.core.models.base import Model, Models
+from varangian.core.tracing import has_values
 
 
 class HonestMessages(NamedTuple):
@@ -66,10 +67,20 @@ class Delivered(NamedTuple):
 
 def finite_rows(rows: Float[Tensor, "row parameter"]) -> Bool[Tensor, "row 1"]:
     """Which rows hold only finite numbers. It is enough to test the largest magnitude: `nan < inf` is false."""
+    if rows.shape[1] > FEW and all_finite(rows):
+        return rows.new_ones((len(rows), 1), dtype=torch.bool)
     if rows.shape[1] <= FEW:
         return rows.abs().amax(1, keepdim=True) < math.inf
     # With many parameters, the matrix of magnitudes would be as large as the models.
     return torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True)) < math.inf
+
+
+def all_finite(rows: Float[Tensor, "row parameter"]) -> bool:
+    """Whether all numbers are surely finite: a finite sum proves it. False also if Python must not look at them.
+
+    The sum of large numbers may overflow. So if this is false, look closer, row by row.
+    """
+    return has_values(rows) and math.isfinite(rows.detach().sum())
 
 
 def deliver(
@@ -98,8 +109,7 @@ def _checked(
     sent: ToAll | ToEach,
 ) -> tuple[Float[Tensor, "message parameter"], Bool[Tensor, " message"] | None]:
     """The messages, with zero rows where they are not valid; and which are valid, or None if all are."""
-    # A finite sum proves that all numbers are finite. The sum of large numbers may overflow; then look closer.
-    if sent.silent is None and sent.rows.device.type == "cpu" and math.isfinite(sent.rows.sum()):
+    if sent.silent is None and all_finite(sent.rows):
         return sent.rows, None
     lets_in = finite_rows(sent.rows)
     if sent.silent is not None:

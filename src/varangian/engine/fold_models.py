@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from varangian.core.inbox import FoldModels
+from varangian.core.layout import rows_where
 from varangian.core.models.base import Models, Sample
 from varangian.core.task import SampleKind
 from varangian.engine.world import World
@@ -45,8 +45,8 @@ def train_folds(world: World, state: FoldState, round: int, step: Step) -> FoldS
     turn, samples = round % len(state.models), world.folds(len(state.models))
     models, optimiser = state.models[turn], state.optimisers[turn]
     stepped, after = step(models, samples.at(round).train, optimiser)
-    stepped = torch.where(samples.trains, stepped, models)
-    after = tuple(torch.where(samples.trains, new, old) for new, old in zip(after, optimiser, strict=True))
+    stepped = rows_where(samples.trains, stepped, models)
+    after = tuple(rows_where(samples.trains, new, old) for new, old in zip(after, optimiser, strict=True))
     return FoldState(_with(state.models, turn, stepped), _with(state.optimisers, turn, after))
 
 

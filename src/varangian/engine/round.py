@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from varangian.attacks.base import Attack, Insight, View
 from varangian.core.exchange import Exchange
 from varangian.core.inbox import Inbox
+from varangian.core.layout import rows_where
 from varangian.core.messages import HonestMessages, ToAll, ToEach, deliver, finite_rows
 from varangian.core.models.base import Models, Sample
 from varangian.core.wiring import Wiring
@@ -76,8 +77,8 @@ def adapt(world: World, state: State, agents: slice = slice(None)) -> tuple[Mode
             take = take & finite_rows(part)
         if world.skip is not None:
             take = take & fresh
-        kept = [torch.where(take, new, old) for new, old in zip(after, optimiser, strict=True)]
-        return torch.where(take, stepped, models), tuple(kept)
+        kept = [rows_where(take, new, old) for new, old in zip(after, optimiser, strict=True)]
+        return rows_where(take, stepped, models), tuple(kept)
 
     everyone = (state.models, state.sample, world.step_size_at(state.round), state.fresh, state.optimiser)
     some = everyone if agents == slice(None) else tree_map(lambda part: part[agents], everyone)
@@ -136,7 +137,7 @@ def combine(world: World, rule: Rule[Any], memory: Sequence[Any], exchange: Exch
     def combined(inbox: Inbox, memory: Any, listening: Tensor) -> Combined:
         models, weights, after, personal = rule.combine(inbox, memory)
         if personal is not None:
-            personal = torch.where(finite_rows(personal) & listening, personal, inbox.personal.now)
-        return torch.where(finite_rows(models) & listening, models, inbox.own), weights, after, personal
+            personal = rows_where(finite_rows(personal) & listening, personal, inbox.personal.now)
+        return rows_where(finite_rows(models) & listening, models, inbox.own), weights, after, personal
 
     return world.executor.per_table(rule, combined, with_second(exchange, rule), memory)
