@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -245,6 +246,11 @@ class Task:
     @property
     def agents(self) -> int:
         return self.stream.agents
+
+    @cached_property
+    def sample_size(self) -> int:
+        """How many numbers the sample of one round has, for all agents together. One is drawn to find out."""
+        return sum(part.numel() for part in self.stream.samples(Draws.of(0, self.agents), 0, 1, torch.float32))
 
     @property
     def tested(self) -> Evaluation | None:

@@ -140,7 +140,8 @@ def simulate(
             attacking = attack if byzantine else None
             check_memory(scenes, rule, attacking, rounds // recorder.every, dtype, execution)
             world = prepare(scenes, some, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
-            mark = fingerprint(world, rule, attack, rounds, how)
+            with world.execution.applied():
+                mark = fingerprint(world, rule, attack, rounds, how)
             if world.agents >= LARGE:
                 give_back()
         keep = trained.kept(world.start.numel() * len(numbers), how.save_models)

@@ -134,7 +134,8 @@ def simulate_cases(
         world = prepare(networks, everyone, byzantine, execution, dtype, how.judge_dtype, how.byzantine_listen, watch)
         parts = _parts(world, len(cases))
         attack = OwnAttacks(tuple(case.attack for case in given), tuple(parts))
-        mark = fingerprint(world, rule, attack, rounds, how)
+        with world.execution.applied():
+            mark = fingerprint(world, rule, attack, rounds, how)
     saver = checkpoints.Saver.beside(folder and folder / f"cases{ENDING}", mark)
     worlds = [_alone(world, part, numbers) for part in parts]
     watching = [*callbacks, *(CaseCallback(one.callback, worlds[one.case], parts[one.case].agents) for one in of_cases)]

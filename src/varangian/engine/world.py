@@ -162,7 +162,7 @@ def prepare(
     everyone = Draws.join(draws).to(device)
     byzantine_rows = torch.nonzero(is_byzantine)[:, 0].to(device)
     wiring = wirer([scene.graph for scene in reordered], agents, is_byzantine, device)
-    execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables), dtype)
+    execution = with_threads(execution, [scene.task for scene in reordered], len(wiring(0).tables))
     executor = executor_for(execution, watch or Stopwatch())
     on_device = {id(scene): placed(scene.task, execution) for scene in reordered}
     tasks = [on_device[id(scene)] for scene in reordered]
@@ -178,6 +178,8 @@ def prepare(
         return torch.cat(of_seed)[:, None].to(device)
 
     skip = column("skip")
+    with execution.applied():
+        sample = sampler([task.stream for task in tasks], [draw.to(device) for draw in draws], dtype, executor)
     exact: Any = scenes[0].task.exact
     exact_order = None if isinstance(exact, Divisible) else agent_order
     return World(
@@ -187,7 +189,7 @@ def prepare(
         draws=everyone,
         sender_draws=everyone,
         byzantine_draws=everyone.take(byzantine_rows),
-        sample=sampler([task.stream for task in tasks], [draw.to(device) for draw in draws], dtype, executor),
+        sample=sample,
         folds=fold_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         imagined_sample=imagined_sampler(tasks, [draw.to(device) for draw in draws], dtype, executor),
         wiring=wiring,

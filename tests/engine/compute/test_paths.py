@@ -25,9 +25,10 @@ from varangian.core.scene import Scene
 from varangian.core.task import Task
 from varangian.engine.compute.blocks import Blocks
 from varangian.engine.round import play_round
+from varangian.engine.side_by_side import Case, simulate_cases
 from varangian.engine.state import Seen, State, begin
 from varangian.engine.world import World, prepare
-from varangian.studies.target_localization import target_localization
+from varangian.studies.target_localization import Bearings, target_localization
 
 TWO_THREADS = Execution(threads=2, torch_threads=1)
 RULES = [rules.loss_based(), rules.distance_based(p=1), rules.average(), rules.sparing(back_off=4, most=3)]
@@ -340,3 +341,22 @@ def test_a_run_has_the_threads_it_is_given() -> None:
     assert torch.get_num_threads() == before
     with pytest.raises(BadInput, match="threads must be a whole number of at least 1, but is 0"):
         varangian.simulate(study, rounds=1, threads=0)
+
+
+def test_small_samples_are_drawn_by_one_thread_before_the_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that share a few numbers wait for each other, on busy cores for many milliseconds each time."""
+    drawn, seen = Bearings.samples, list[int]()
+
+    def samples(self: Bearings, *which: Any) -> tuple[Tensor, ...]:
+        seen.append(torch.get_num_threads())
+        return drawn(self, *which)
+
+    scenes = [target_localization(agents=12).scene(0)]
+    assert scenes[0].task.sample_size == 12 * 3
+    monkeypatch.setattr(Bearings, "samples", samples)
+    with Execution(torch_threads=2).applied():
+        varangian.simulate(target_localization(agents=12), scene=scenes[0], rounds=3)
+        simulate_cases(target_localization(agents=12), rules.average(), [Case(attacks.silent(), 2)], rounds=3,
+                       scenes=scenes)  # fmt: skip
+        assert torch.get_num_threads() == 2
+    assert {*seen} == {1}

@@ -154,7 +154,7 @@ def world_of(
         raise BadInput("a model that draws random numbers while it trains (dropout) cannot be cut; use --engine local")
     agents, device = len(part.own), execution.device
     wiring = wirer([part.graph], len(part.heard), part.byzantine, device, part.place, part.everyone)
-    execution = with_threads(execution, [part.task], len(wiring(0).tables), dtype)
+    execution = with_threads(execution, [part.task], len(wiring(0).tables))
     executor = executor_for(execution, Stopwatch())
     task = placed(part.task, execution)
     draws, of_rows = (Draws(torch.full_like(who, part.seed), who).to(device) for who in (part.own, part.heard))

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from varangian.core.cpp.build import has_compiler
-from varangian.core.draws import Draws
 from varangian.core.execution import Execution
 from varangian.core.layout import FEW
 from varangian.core.models.base import Formula
@@ -71,7 +70,7 @@ def with_compiling(
     return replace(execution, compile=worth, own_loops_only=worth)
 
 
-def with_threads(execution: Execution, tasks: Sequence[Task], tables: int, dtype: torch.dtype) -> Execution:
+def with_threads(execution: Execution, tasks: Sequence[Task], tables: int) -> Execution:
     """The execution with its number of threads, for networks with `tables` tables of neighbourhoods.
 
     Small networks get one thread: to split small operations costs more than it saves, above all on busy cores. Networks
@@ -79,8 +78,7 @@ def with_threads(execution: Execution, tasks: Sequence[Task], tables: int, dtype
     """
     task = tasks[0]
     available = torch.get_num_threads()
-    sample = task.stream.samples(Draws.of(0, task.agents), 0, 1, dtype)
-    numbers = len(tasks) * (sum(part.numel() for part in sample) + task.agents * task.model.parameters)
+    numbers = len(tasks) * (task.sample_size + task.agents * task.model.parameters)
     in_blocks = task.model.parameters <= FEW and tables > 1
     threads = execution.threads or (available if in_blocks or numbers >= 2**20 else 1)
     return replace(execution, threads=threads, torch_threads=1 if in_blocks else threads)

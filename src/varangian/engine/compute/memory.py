@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 from varangian.attacks.base import AnyAttack
 from varangian.core.checks import shown
-from varangian.core.draws import Draws
 from varangian.core.execution import Execution
 from varangian.core.memory import check_fits
 from varangian.core.scene import Scene
@@ -78,8 +77,7 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
     second = 0 if companion_of(rule) is None else 4 + 2 * optimiser
     second += folds_of(rule) * (1 + optimiser)
     models = agents * task.model.parameters * size * (6 + 2 * optimiser + second)
-    of_one = task.stream.samples(Draws.of(0, task.agents), 0, 1, dtype)
-    sample = 3 * size * len(scenes) * sum(part.numel() for part in of_one)
+    sample = 3 * size * len(scenes) * task.sample_size
     dense = 6 * size * max(graph.agents**2 if 2 * len(graph.senders) > graph.agents**2 else 0 for graph in graphs)
     record = 8 * agents * size * recorded
     total: int = table + byzantine + models + sample + dense + record
