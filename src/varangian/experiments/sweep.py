@@ -129,8 +129,10 @@ def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:
     """All cells as one Dataset. Values that are the same in every cell are stored once."""
     # A rule without weights records no senders. The senders of the other rules hold for it too.
     shared = {name: part[name] for name in ("position", "group", "sender") for _, part in parts if name in part}
-    own = [part.drop_vars(shared, errors="ignore").drop_attrs() for _, part in parts]
-    together = xr.concat(own, "cell", data_vars="all", coords="minimal", join="outer", fill_value=np.nan)
+    own = [part.drop_vars(shared, errors="ignore") for _, part in parts]
+    together = xr.concat(
+        own, "cell", data_vars="all", coords="minimal", join="outer", fill_value=np.nan, combine_attrs="drop"
+    )
     # Cells without weights cause missing values, and these turn booleans into objects.
     together["byzantine_agent"] = together["byzantine_agent"].astype(bool)
     together = together.assign(shared).assign_coords(
