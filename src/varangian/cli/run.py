@@ -150,11 +150,12 @@ def _run(
             metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
             metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings, scene)
-        if not quiet:
-            with timings.watch.phase("report"):
-                report.table.print_table(metrics, list(experiments.summary.summary_rows(metrics)))
+        with timings.watch.phase("report"):
+            rows = list(experiments.summary.summary_rows(metrics))
+            if not quiet:
+                report.table.print_table(metrics, rows)
         if place is not None and not place.finished:
-            report.folder.finish(place, metrics, timings=timings, artist=artist)
+            report.folder.finish(place, metrics, timings=timings, artist=artist, rows=rows)
         if place is not None and not quiet:
             files = "config.toml, metrics.nc, summary.csv, figures/, report.html"
             files += ", models/" if plan.options.save_models else ""

@@ -57,9 +57,9 @@ def _of_group(cell: xr.Dataset, group: object, place: int) -> Iterator[dict[str,
         yield {f"{metric}_group_{place}_{of}": value for (metric, _, of), value in figures.items()}
 
 
-def write_summary(metrics: xr.Dataset, path: Path) -> list[dict[str, Any]]:
-    """Write `summary.csv`; returns its rows."""
-    rows = list(summary_rows(metrics))
+def write_summary(metrics: xr.Dataset, path: Path, rows: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """Write `summary.csv`; returns its rows, which are those given, if they are known already."""
+    rows = list(summary_rows(metrics)) if rows is None else rows
     columns = sorted(dict.fromkeys(name for row in rows for name in row), key=results.UNWEIGHED.__contains__)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)

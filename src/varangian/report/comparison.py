@@ -136,7 +136,7 @@ class Comparison:
         with opened(folder, self.plan, overwrite=overwrite) as place:
             for cell in self._cells():
                 save_models(self.kept_models.get(cell.key, {}), place.cells, cell)
-            finish(place, self.metrics)
+            finish(place, self.metrics, rows=self.rows)
         return folder
 
     def models(self, rule: str, attack: str | None = None, byzantine: Any = None, seed: int = 0) -> AgentModels:

@@ -23,6 +23,7 @@ from varangian.report.figures import draw_figures, figure_names, images_of, only
 from varangian.report.page import write_page
 from varangian.report.paper import paper_figure_names
 from varangian.report.source import read_runs, run_of
+from varangian.report.table import Row
 from varangian.report.timings import Timings
 
 TIMINGS = "timings.csv"
@@ -60,10 +61,17 @@ def write_folder(
     name: str | None = None,
     watch: Stopwatch | None = None,
     artist: Artist | None = None,
+    rows: list[Row] | None = None,
 ) -> list[Path]:
     """`metrics.nc`, `summary.csv`, `figures/` and `report.html`; returns the files written.
 
-    In the report, the run has the name of its folder, or `name`. The artist draws while this process writes the rest.
+    Args:
+        metrics: The result of a sweep.
+        folder: Where to write.
+        name: What the run is called in the report. By default as its folder.
+        watch: Measures the phases.
+        artist: Draws while this process writes the rest.
+        rows: Those of the summary, if they are known already.
     """
     watch = watch or Stopwatch()
     if artist is not None:
@@ -75,10 +83,10 @@ def write_folder(
     written = [folder / "metrics.nc", folder / "summary.csv"]
     with watch.phase("writing"):
         results.save(metrics, written[0])
-        write_summary(metrics, written[1])
+        rows = write_summary(metrics, written[1], rows)
     try:
         with watch.phase("report"):
-            write_page([run_of(metrics, folder, name)], folder / "report.html")
+            write_page([run_of(metrics, folder, name, rows)], folder / "report.html")
         written.append(folder / "report.html")
     except ModuleNotFoundError as error:  # a machine that only computes may lack the plotting library
         warnings.warn(f"report.html is left out: {error}; make it later with `varangian report`", stacklevel=2)
@@ -95,14 +103,23 @@ def finish(
     more: Iterable[Path] = (),
     timings: Timings | None = None,
     artist: Artist | None = None,
+    rows: list[Row] | None = None,
 ) -> None:
     """Write the results of a run, and move them to their places with `more` files that are in `place.result`.
 
     The models of finished cells are moved too. Until the results are in their places, both names lead to them.
     `timings.csv` has the seconds of all phases up to the moment at which it is written.
+
+    Args:
+        place: The run folder.
+        metrics: The result of the sweep.
+        more: Files to move besides those that are written here.
+        timings: Measures the phases.
+        artist: Draws while this process writes the rest.
+        rows: Those of the summary, if they are known already.
     """
     watch = Stopwatch() if timings is None else timings.watch
-    written = write_folder(metrics, place.result, place.folder.resolve().name, watch, artist)
+    written = write_folder(metrics, place.result, place.folder.resolve().name, watch, artist, rows)
     if timings is not None and timings.shown:
         written.append(timings.write(place.result / TIMINGS))
     with watch.phase("writing"):

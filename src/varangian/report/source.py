@@ -37,10 +37,11 @@ class Run:
         return str(self.rows[0]["study"])
 
 
-def run_of(metrics: xr.Dataset, folder: Path, name: str | None = None) -> Run:
-    """A run from its metrics, named after its folder or `name`."""
+def run_of(metrics: xr.Dataset, folder: Path, name: str | None = None, rows: Sequence[Row] | None = None) -> Run:
+    """A run from its metrics, named after its folder or `name`. `rows` are those of its summary, if they are known."""
     config, name = _config(folder), name or folder.name
-    return Run(name, list(summary_rows(metrics)), metrics, config, command_of(config, f"{name}-again"))
+    rows = list(summary_rows(metrics)) if rows is None else rows
+    return Run(name, rows, metrics, config, command_of(config, f"{name}-again"))
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
