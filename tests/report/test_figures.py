@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from varangian.report.curve_figure import scenarios
 from varangian.report.figures import final_trust, in_the_middle, largest_minority, neighbours, positions
 from varangian.report.paper import Panel, paper_figure
 from varangian.report.payload import shown
-from varangian.report.spread import is_logarithmic, looks_of, spread, trailing_mean
+from varangian.report.spread import drawn_points, is_logarithmic, looks_of, spread, trailing_mean
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -147,9 +148,21 @@ def test_group_shows_only_its_agents() -> None:
 
 
 def test_moving_mean_looks_back_skips_nan_and_survives_a_huge_value() -> None:
-    values = xr.DataArray([1e300, 2.0, 4.0, np.nan, 6.0, np.nan, np.nan], dims="round", coords={"round": range(7)})
-    means = trailing_mean(values, "round", 2)
+    values = np.array([1e300, 2.0, 4.0, np.nan, 6.0, np.nan, np.nan])
+    means = trailing_mean(values, 2, np.arange(7))
     np.testing.assert_array_equal(means, [1e300, 5e299, 3.0, 4.0, 6.0, 6.0, np.nan])
+
+
+@pytest.mark.parametrize("window", [1, 3, 40])
+def test_moving_mean_is_that_of_every_window_alone(window: int) -> None:
+    random = np.random.default_rng(0)
+    values = np.where(random.random((30, 2, 4)) < 0.3, np.nan, random.normal(size=(30, 2, 4)))
+    values[:, 1, 2] = np.nan  # an agent that is Byzantine
+    ends = drawn_points(len(values), 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        alone = [np.nanmean(values[max(0, end - window + 1) : end + 1], axis=0) for end in ends]
+    np.testing.assert_allclose(trailing_mean(values, window, ends), alone, rtol=1e-14)
 
 
 def test_a_long_run_is_thinned_smoothed_and_says_so() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from varangian.engine.results import UNWEIGHED, Array, final, higher_is_better, metrics_of
-from varangian.report.spread import of_normal, pooled, smoothed_rounds, smoothing_window, time_of
+from varangian.report.spread import in_group, mean_of_seeds, of_normal, pooled, smoothed_rounds, smoothing_window
 
 Tree = dict[str, Any]
 
@@ -129,23 +129,20 @@ def cell_tree(cell: xr.Dataset, metrics: Sequence[str], detail: Detail) -> Tree:
 
 def _curves(cell: xr.Dataset, metric: str, points: int, groups: Sequence[Any]) -> Tree:
     """The mean and the range over all agents (and over each group), and the mean of each seed; one row each."""
-    values = of_normal(cell, metric, points)
-    together = [pooled(values), *(pooled(values.where(cell["group"] == group)) for group in groups)]
-    time = time_of(values)
-    window = smoothed_rounds(cell, metric) if smoothing_window(cell, metric) > 1 else 0
+    time, at, values = of_normal(cell, metric, points)
     return {
         "unit": time,
-        "window": window,
-        "time": values[time].values.astype(int),
-        "pooled": [np.stack([part[name].values for name in ("mean", "low", "high")]) for part in together],
-        "seeds": values.mean("agent").transpose("seed", time).values,
+        "window": smoothed_rounds(cell, metric) if smoothing_window(cell, metric) > 1 else 0,
+        "time": at.astype(int),
+        "pooled": [pooled(values), *(pooled(in_group(values, cell, group)) for group in groups)],
+        "seeds": mean_of_seeds(values),
     }
 
 
 def _agent_curves(cell: xr.Dataset, metric: str, detail: Detail) -> Tree:
-    values = of_normal(cell.isel(agent=list(detail.agents)), metric, detail.agent_points)
-    time = time_of(values)
-    return {"time": values[time].values.astype(int), "values": values.transpose("seed", "agent", time).values}
+    listed = cell[[metric, "byzantine_agent"]].isel(agent=list(detail.agents))
+    _, at, values = of_normal(listed, metric, detail.agent_points)
+    return {"time": at.astype(int), "values": values.transpose(1, 2, 0)}
 
 
 def _weights(cell: xr.Dataset, frames: int) -> Tree | None:

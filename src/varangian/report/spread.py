@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from varangian.engine.results import UNWEIGHED, higher_is_better, in_percent
+from varangian.engine.results import UNWEIGHED, Array, higher_is_better, in_percent
 
 POINTS = 500
 """The largest number of points in a curve; a panel cannot show more."""
@@ -52,28 +54,68 @@ def looks_of_rules(rules: Iterable[str]) -> dict[str, Look]:
     return {name: PAPER[name] if name in PAPER else OTHERS[others.index(name) % len(OTHERS)] for name in names}
 
 
+class Smoothed(NamedTuple):
+    """A metric of the normal agents of one cell, as it is drawn. Other agents have nan."""
+
+    time: str
+    """What it was measured along: `round` or `epoch` …"""
+    at: Array
+    """… and at which of them."""
+    values: Array
+    """Time × seed × agent."""
+
+
 def spread(run: xr.Dataset, metric: str, group: object = None) -> xr.Dataset:
     """`mean`, `low` and `high` over the normal agents of one cell (and group), at up to 500 rounds or epochs.
 
     `mean` is over agents and seeds. `low` and `high` are the smallest and the largest value of an agent, averaged over
     seeds. Rounds without values are left out.
     """
-    values = of_normal(run, metric)
-    if group is not None:
-        values = values.where(run["group"] == group)
-    return pooled(values).dropna(time_of(values))
+    time, at, values = of_normal(run, metric)
+    pool = pooled(values if group is None else in_group(values, run, group))
+    curve = xr.Dataset({name: (time, row) for name, row in zip(("mean", "low", "high"), pool, strict=True)}, {time: at})
+    return curve.dropna(time)
 
 
-def of_normal(run: xr.Dataset, metric: str, points: int = POINTS) -> xr.DataArray:
-    """A metric of the normal agents of one cell, smoothed and thinned for drawing. Time is the first dimension."""
-    values = run[metric].astype(float).where(~run["byzantine_agent"].astype(bool))
-    return trailing_mean(values, time_of(values), smoothing_window(run, metric), points)
+def of_normal(run: xr.Dataset, metric: str, points: int = POINTS) -> Smoothed:
+    """A metric of the normal agents of one cell, smoothed and thinned for drawing."""
+    time = time_of(run[metric])
+    measured = run[metric].transpose(time, "seed", "agent")
+    is_byzantine = run["byzantine_agent"].transpose("seed", "agent").values.astype(bool)
+    normal = np.where(is_byzantine, np.nan, measured.values.astype(float))
+    ends = drawn_points(len(normal), points)
+    return Smoothed(time, measured[time].values[ends], trailing_mean(normal, smoothing_window(run, metric), ends))
 
 
-def pooled(values: xr.DataArray) -> xr.Dataset:
-    """The mean over agents and seeds; the smallest and the largest value of an agent, averaged over seeds."""
-    low, high = values.min("agent").mean("seed"), values.max("agent").mean("seed")
-    return xr.Dataset({"mean": values.mean(("seed", "agent")), "low": low, "high": high})
+def in_group(values: Array, run: xr.Dataset, group: object) -> Array:
+    """Values (time × seed × agent), with nan for agents of other groups."""
+    groups: Array = run["group"].transpose("seed", "agent").values
+    return np.where(groups == group, values, np.nan)
+
+
+def pooled(values: Array) -> Array:
+    """Mean, low and high over time, one row each.
+
+    These are the mean over agents and seeds, and the smallest and the largest value of an agent, averaged over seeds.
+    """
+    with _nan_for_nobody():
+        low, high = np.nanmin(values, axis=2), np.nanmax(values, axis=2)
+        return np.stack((np.nanmean(values, axis=(1, 2)), np.nanmean(low, axis=1), np.nanmean(high, axis=1)))
+
+
+def mean_of_seeds(values: Array) -> Array:
+    """The mean over agents: seed × time."""
+    with _nan_for_nobody():
+        means: Array = np.nanmean(values, axis=2).T
+    return means
+
+
+@contextmanager
+def _nan_for_nobody() -> Iterator[None]:
+    """No warning where all agents have nan; so has their mean."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def time_of(values: xr.DataArray) -> str:
@@ -93,24 +135,31 @@ def smoothed_rounds(metrics: xr.Dataset, metric: str) -> int:
     return smoothing_window(metrics, metric) * apart
 
 
-def trailing_mean(values: xr.DataArray, time: str, window: int, points: int = POINTS) -> xr.DataArray:
-    """Each agent's mean over the last `window` records, at up to `points` of them, the first and the last included.
+def drawn_points(length: int, points: int = POINTS) -> Array:
+    """The places of up to `points` of `length` records, the first and the last included.
+
+    >>> drawn_points(7, 3).tolist()
+    [0, 3, 6]
+    """
+    return np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(int))
+
+
+def trailing_mean(values: Array, window: int, ends: Array) -> Array:
+    """The mean over the last `window` records, at each of the places `ends`, which are in order. Nan does not count.
 
     Each sum is computed separately. With a running sum, one huge value would make all later means inexact.
     """
-    length = values.sizes[time]
-    ends = np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(int))
-    drawn = values.isel({time: ends}).transpose(time, ...)
     if window == 1:
-        return drawn
-    every = values.transpose(time, ...).values
-    known = ~np.isnan(every)
-    filled = np.where(known, every, 0.0)
-    sums, counts = np.zeros((2, *drawn.shape))
-    for point, end in enumerate(ends):
-        last = slice(max(0, end - window + 1), end + 1)
-        sums[point], counts[point] = filled[last].sum(0), known[last].sum(0)
-    return drawn.copy(data=np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0))
+        return values[ends]
+    known = ~np.isnan(values)
+    filled = np.where(known, values, 0.0)
+    sums, counts = np.zeros((2, len(ends), *values.shape[1:]))
+    for back in reversed(range(window)):  # one record of all windows that reach back so far, the oldest first
+        reaching = slice(int(np.searchsorted(ends, back)), None)
+        sums[reaching] += filled[ends[reaching] - back]
+        counts[reaching] += known[ends[reaching] - back]
+    means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    return means
 
 
 def is_logarithmic(metric: str) -> bool:
