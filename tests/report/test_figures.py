@@ -22,9 +22,10 @@ from varangian.attacks import uniform
 from varangian.core.errors import BadInput
 from varangian.engine.run import simulate
 from varangian.report import curves, draw_figures, network
-from varangian.report.curve_figure import scenarios
-from varangian.report.figures import final_trust, in_the_middle, largest_minority, neighbours, positions
-from varangian.report.paper import Panel, paper_figure
+from varangian.report.curve_data import scenarios
+from varangian.report.network_data import final_trust, in_the_middle, largest_minority, neighbours, positions
+from varangian.report.paper import paper_figure
+from varangian.report.paper_panels import Panel
 from varangian.report.payload import shown
 from varangian.report.spread import drawn_points, is_logarithmic, looks_of, spread, trailing_mean
 

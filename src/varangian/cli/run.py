@@ -150,6 +150,8 @@ def _run(
             metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
             metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings, scene)
+        with timings.watch.phase("figures"):
+            report.folder.begin_figures(artist, metrics)
         with timings.watch.phase("report"):
             rows = list(experiments.summary.summary_rows(metrics))
             if not quiet:

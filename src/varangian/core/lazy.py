@@ -27,9 +27,9 @@ def lazy(
 
     def get(name: str) -> Any:
         if name in below:
-            return _imported(f"{package}.{below[name]}")
+            return imported(f"{package}.{below[name]}")
         if name in offered:
-            return getattr(_imported(f"{package}.{offered[name]}"), name)
+            return getattr(imported(f"{package}.{offered[name]}"), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
@@ -38,7 +38,7 @@ def lazy(
     return get, names
 
 
-def _imported(module: str) -> ModuleType:
+def imported(module: str) -> ModuleType:
     """Import a module without looking for garbage on the way.
 
     What an import makes stays. Python would look through all of it again and again, for a sixth of a short command's

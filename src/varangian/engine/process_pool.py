@@ -118,15 +118,17 @@ class Assistant(Generic[Piece, Done]):
 
 
 @contextmanager
-def assistant(work: Callable[[Piece], Done]) -> Generator[Assistant[Piece, Done]]:
-    """A process for `work`, which imports what it needs at once. It ends with the context.
+def assistant(
+    work: Callable[[Piece], Done], ready: Callable[[], object] | None = None
+) -> Generator[Assistant[Piece, Done]]:
+    """A process for `work`, which imports what it needs at once, and then calls `ready`. It ends with the context.
 
     >>> with assistant(abs) as helper:
     ...     helper.begin(-2)
     ...     helper.end()
     2
     """
-    worker = _hired(work)
+    worker = _hired(work, ready)
     try:
         yield Assistant(worker)
     finally:
@@ -134,11 +136,11 @@ def assistant(work: Callable[[Piece], Done]) -> Generator[Assistant[Piece, Done]
         worker.process.join()
 
 
-def _hired(work: Callable[[Piece], Done]) -> _Worker:
+def _hired(work: Callable[[Piece], Done], ready: Callable[[], object] | None = None) -> _Worker:
     # Spawned, for a forked process cannot use CUDA, and inherits the locks of threads it does not have.
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, work, ready), daemon=True)
     try:
         with _deaf():
             process.start()
@@ -161,8 +163,12 @@ def _deaf() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _serve(line: Connection[object, object], work: Callable[[object], object]) -> None:
+def _serve(
+    line: Connection[object, object], work: Callable[[object], object], ready: Callable[[], object] | None
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if ready is not None:
+        ready()
     try:
         while True:
             line.send(work(line.recv()))

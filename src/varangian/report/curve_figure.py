@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -14,45 +14,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from varangian.engine.results import Array, in_percent
-from varangian.report.spread import (
-    PAPER,
-    Look,
-    is_logarithmic,
-    looks_of,
-    smoothed_rounds,
-    smoothing_window,
-    spread,
-    time_of,
-)
-
-LABELS = {
-    "loss": r"Loss $\ell(\theta_k;\,\xi_k)$",
-    "regret": r"Regret $r_k(\theta_k) - r_k^*$",
-    "msd": r"Squared deviation $\|\theta_k - \theta_k^*\|^2$",
-    "byzantine_weight": r"Weight on Byzantine $\Sigma_{\ell \in \mathcal{B}}\; a_{\ell k}$",
-    "kept": "Neighbours kept",
-}
+from varangian.report.curve_data import CurveData
+from varangian.report.spread import PAPER, Look, is_logarithmic, time_of
 
 
-class Panel(NamedTuple):
-    """One scenario: its place in the grid, its title and its cells."""
-
-    row: int
-    column: int
-    title: str
-    cells: tuple[int, ...]
-
-
-def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
-    """`metric` of normal agents over time: one column per number of Byzantine agents, one row per attack.
-
-    The line of each rule is the mean over agents and seeds. Its band reaches from the best to the worst agent, both
-    averaged over seeds. Streaming metrics are drawn as a moving mean, and the axis label says so. With `group`, only
-    the agents of this group are shown.
-    """
-    panels = scenarios(metrics, metric)
+def curve_figure(data: CurveData) -> Figure:
+    """One column per number of Byzantine agents, one row per attack, and in each panel a line and a band per rule."""
+    panels, looks = data.panels, data.looks
     rows, columns = (1 + max(place) for place in zip(*(panel[:2] for panel in panels), strict=True))
-    looks = looks_of(metrics)
     width, height = (4.8, 3.2) if columns == 1 else (2.9 * columns + 0.7, 2.7)
     legend_columns = columns_of_legend(list(looks), width)
     below = 0.2 + 0.2 * math.ceil(len(looks) / legend_columns)
@@ -63,52 +32,18 @@ def curves(metrics: xr.Dataset, metric: str, group: object = None) -> Figure:
         ax = axes[panel.row, panel.column]
         ax.set_title(panel.title, fontsize=10.5, y=1.0)  # otherwise matplotlib measures all ticks to find this place
         for cell in panel.cells:
-            rule = str(metrics["rule"].values[cell])
-            curve = spread(metrics.isel(cell=cell), metric, group)
+            rule, curve = data.rules[cell], data.curves[cell]
             if curve["mean"].size:
                 draw_curve(ax, curve, looks[rule], min(1.0, 4 / len(looks)))
                 drawn.setdefault(rule, []).append(curve)
         if not ax.lines:
             ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", color="0.5")
-    scale_axis(axes[0, 0], metric, [curve for of_rule in drawn.values() for curve in of_rule])
-    _dress(axes, panels, metrics, metric)
-    if group is not None:
-        figure.suptitle(f"Group {group}", fontsize=11.5, fontweight="bold")
+    scale_axis(axes[0, 0], data.metric, [curve for of_rule in drawn.values() for curve in of_rule])
+    _dress(axes, data)
+    if data.group is not None:
+        figure.suptitle(f"Group {data.group}", fontsize=11.5, fontweight="bold")
     legend_below(figure, {rule: look for rule, look in looks.items() if rule in drawn}, legend_columns)
     return figure
-
-
-def scenarios(metrics: xr.Dataset, metric: str) -> list[Panel]:
-    """The panels of a figure. For comparison, every row begins with a panel without an attack.
-
-    If `metric` is about Byzantine agents, this panel is left out: without an attack the metric is always zero.
-    """
-    counts, attacks = metrics["byzantine"].values.astype(int), [str(attack) for attack in metrics["attack"].values]
-    shown = sorted(set(counts.tolist()))
-    if metric == "byzantine_weight" and len(shown) > 1:
-        shown = [count for count in shown if count]
-    rows = list(dict.fromkeys(attack for attack, count in zip(attacks, counts, strict=True) if count)) or [""]
-    names = [attack.partition(":")[0] for attack in rows]
-    if len(set(names)) < len(rows):
-        names = rows  # the same attack with several settings: the titles must show the settings
-    panels: list[Panel] = []
-    for row, attack in enumerate(rows):
-        for column, count in enumerate(shown):
-            cells = [c for c in np.flatnonzero(counts == count).tolist() if not count or attacks[c] == attack]
-            once = {str(metrics["rule"].values[c]): c for c in reversed(cells)}  # all attacks coincide: keep one cell
-            gap = " " if len(names[row]) < 22 else "\n"
-            title = f"{count} Byzantine:{gap}{names[row]}" if count else "No attack"
-            if once:
-                panels.append(Panel(row, column, title, tuple(sorted(once.values()))))
-    return panels
-
-
-def label_of(metrics: xr.Dataset, metric: str) -> str:
-    """The label of the y axis. It names the moving mean, if there is one."""
-    label = LABELS.get(metric, metric.replace("_", " ").capitalize())
-    if smoothing_window(metrics, metric) == 1:
-        return label
-    return f"{label}\nmoving mean over {smoothed_rounds(metrics, metric)} rounds"
 
 
 def draw_curve(ax: Axes, curve: xr.Dataset, look: Look, strength: float) -> None:
@@ -161,10 +96,9 @@ def _positive(parts: Sequence[Array]) -> Array:
     return values[np.isfinite(values) & (values > 0)]
 
 
-def _dress(axes: Array, panels: Sequence[Panel], metrics: xr.Dataset, metric: str) -> None:
+def _dress(axes: Array, data: CurveData) -> None:
     """Add labels to the outer panels and a light grid. Hide the panels of scenarios that were not run."""
-    used = {(panel.row, panel.column) for panel in panels}
-    time = time_of(metrics[metric])
+    used = {(panel.row, panel.column) for panel in data.panels}
     for (row, column), ax in np.ndenumerate(axes):
         if (row, column) not in used:
             ax.set_visible(False)
@@ -175,10 +109,10 @@ def _dress(axes: Array, panels: Sequence[Panel], metrics: xr.Dataset, metric: st
         ax.tick_params(labelsize=9)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
         if (row + 1, column) not in used:
-            ax.set_xlabel(time.capitalize(), fontsize=10)
+            ax.set_xlabel(data.time.capitalize(), fontsize=10)
             ax.tick_params(labelbottom=True)
         if (row, column - 1) not in used:
-            ax.set_ylabel(label_of(metrics, metric), fontsize=10)
+            ax.set_ylabel(data.label, fontsize=10)
             ax.tick_params(labelleft=True)
 
 

@@ -13,15 +13,16 @@ from varangian.core.errors import BadInput
 from varangian.core.files import linked
 from varangian.core.stopwatch import Stopwatch
 from varangian.engine import results
-from varangian.engine.process_pool import Assistant, assistant, cores
+from varangian.engine.process_pool import cores
 from varangian.experiments.cells import MODELS, cells
 from varangian.experiments.config import Plan
 from varangian.experiments.folder_state import FINISHED
 from varangian.experiments.run_folder import RunFolder, recover, writing
 from varangian.experiments.summary import write_summary
-from varangian.report.figures import draw_figures, figure_names, images_of, only_drawn, write_images
+from varangian.report.artist import Artist, draw_figures, hired_artist
+from varangian.report.figure_data import figure_data, figure_names, write_images
 from varangian.report.page import write_page
-from varangian.report.paper import paper_figure_names
+from varangian.report.paper_panels import paper_figure_names
 from varangian.report.source import read_runs, run_of
 from varangian.report.table import Row
 from varangian.report.timings import Timings
@@ -29,11 +30,6 @@ from varangian.report.timings import Timings
 TIMINGS = "timings.csv"
 MANY = 6
 """From so many cells on, another process draws the figures."""
-LARGE = 2**28
-"""More bytes than this are not sent to another process."""
-
-Artist = Assistant[xr.Dataset, dict[str, bytes] | None]
-"""A process that draws figures."""
 
 
 @contextmanager
@@ -43,16 +39,15 @@ def artist_for(plan: Plan) -> Iterator[Artist | None]:
         artist = None
         if len(cells(plan)) >= MANY and cores() > 1:
             with suppress(OSError, AssertionError):  # no more processes are allowed: this one can draw
-                artist = stack.enter_context(assistant(images_if_possible))
+                artist = stack.enter_context(hired_artist())
         yield artist
 
 
-def images_if_possible(metrics: xr.Dataset) -> dict[str, bytes] | None:
-    """The figures, or None: the process that asked will then find out why."""
-    try:
-        return images_of(metrics)
-    except Exception:
-        return None
+def begin_figures(artist: Artist | None, metrics: xr.Dataset) -> None:
+    """Let the artist draw, if there is one."""
+    if artist is not None:
+        with suppress(Exception):  # `write_folder` draws then, or tells why it can't
+            artist.begin(figure_data(metrics))
 
 
 def write_folder(
@@ -70,16 +65,10 @@ def write_folder(
         folder: Where to write.
         name: What the run is called in the report. By default as its folder.
         watch: Measures the phases.
-        artist: Draws while this process writes the rest.
+        artist: Has begun to draw, and goes on while this process writes the rest. By default this process draws.
         rows: Those of the summary, if they are known already.
     """
     watch = watch or Stopwatch()
-    if artist is not None:
-        with watch.phase("figures"):
-            drawn = only_drawn(metrics)
-            artist = artist if drawn.nbytes <= LARGE else None
-            if artist is not None:
-                artist.begin(drawn)
     written = [folder / "metrics.nc", folder / "summary.csv"]
     with watch.phase("writing"):
         results.save(metrics, written[0])
@@ -93,7 +82,7 @@ def write_folder(
     with watch.phase("figures"):
         images = None if artist is None else artist.end()
         # Whatever has stopped the other process: this one can draw, or tell why it can't.
-        written += write_images(images, folder) if isinstance(images, dict) else draw_figures(metrics, folder)
+        written += draw_figures(metrics, folder) if images is None else write_images(images, folder)
     return written
 
 
@@ -115,7 +104,7 @@ def finish(
         metrics: The result of the sweep.
         more: Files to move besides those that are written here.
         timings: Measures the phases.
-        artist: Draws while this process writes the rest.
+        artist: Has begun to draw, and goes on while this process writes the rest. By default this process draws.
         rows: Those of the summary, if they are known already.
     """
     watch = Stopwatch() if timings is None else timings.watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -15,44 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from varangian.core.batches import Batches
 from varangian.core.files import whole
 from varangian.engine.results import Array
-from varangian.report.curve_figure import draw_curve, label_of, legend_below, scale_axis
+from varangian.report.curve_data import label_of
+from varangian.report.curve_figure import draw_curve, legend_below, scale_axis
 from varangian.report.figures import network, save_figure
+from varangian.report.paper_panels import FIGURES, Panel
 from varangian.report.spread import looks_of, spread, time_of
 from varangian.studies.digits import GroupTwo, digits
 from varangian.studies.study import Study
-
-
-class Panel(NamedTuple):
-    """One metric for one number of Byzantine agents, and for one group if results are shown by group."""
-
-    metric: str
-    byzantine: int
-    group: int | None = None
-
-
-def _pairs(prefix: str, counts: Sequence[int], group: int | None = None) -> list[Panel]:
-    """Loss and accuracy side by side, for each number of Byzantine agents."""
-    loss, accuracy = ("test_loss", "accuracy") if prefix == "test" else ("train_loss", "train_accuracy")
-    return [Panel(metric, count, group) for count in counts for metric in (loss, accuracy)]
-
-
-FIGURES: dict[str, dict[str, list[Panel]]] = {
-    "target-localization": {"figure-1": [Panel("loss", count) for count in (0, 20, 99)]},
-    "human-activity": {
-        "figure-2": _pairs("test", (0, 10)),
-        "figure-5": _pairs("train", (0, 10)),
-        "figure-6": _pairs("train", (29,)) + _pairs("test", (29,)),
-    },
-    "digits": {
-        "figure-3": _pairs("test", (0, 2), 0),
-        "figure-4": _pairs("test", (0, 2), 1),
-        "figure-8": _pairs("test", (8,), 0) + _pairs("test", (8,), 1),
-        "figure-9": _pairs("train", (0, 2), 0),
-        "figure-10": _pairs("train", (0, 2), 1),
-        "figure-11": _pairs("train", (8,), 0) + _pairs("train", (8,), 1),
-    },
-}
-"""The paper's own numbering; Figure 7 shows sample digits."""
 
 
 def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
@@ -68,13 +37,6 @@ def draw_paper_figures(metrics: xr.Dataset, folder: Path) -> list[Path]:
     if metrics.attrs["study"] == "target-localization":
         written += save_figure(network(metrics), target / "figure-1-network")
     return written
-
-
-def paper_figure_names(metrics: xr.Dataset) -> list[str]:
-    """The names of all figures of the paper for this study, without file extensions."""
-    study = metrics.attrs.get("study")
-    more = {"target-localization": ["figure-1-network"], "digits": ["figure-7"]}
-    return [*FIGURES.get(str(study), {}), *more.get(str(study), [])]
 
 
 def paper_figure(metrics: xr.Dataset, panels: Sequence[Panel]) -> Figure:
