@@ -82,7 +82,7 @@ def _images(figure: Figure, name: str) -> dict[str, bytes]:
     canvas.draw()  # type: ignore[no-untyped-call]
     image = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")  # type: ignore[no-untyped-call]
     few = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
-    few.save(png, "PNG", optimize=True, dpi=(150, 150))
+    few.save(png, "PNG", dpi=(150, 150))
     figure.set_layout_engine("none")
     figure.dpi = 200  # of what is drawn as pixels
     FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
