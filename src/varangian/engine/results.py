@@ -75,9 +75,12 @@ def dataset(
     seeds, agents = len(numbers), len(is_byzantine) // len(numbers)
 
     def by_seed(rows: list[torch.Tensor]) -> Array:
-        ordered = torch.empty((len(rows), *rows[0].shape), dtype=rows[0].dtype)
-        for into, row in zip(ordered, rows, strict=True):  # no second copy of all rows is held
-            into.copy_(row.cpu()[place])
+        if isinstance(place, slice) and rows[0].device.type == "cpu":
+            ordered = torch.stack(list(rows))
+        else:
+            ordered = torch.empty((len(rows), *rows[0].shape), dtype=rows[0].dtype)
+            for into, row in zip(ordered, rows, strict=True):  # no second copy of all rows is held
+                into.copy_(row.cpu()[place])
         if empty:
             rows.clear()
         return ordered.view(len(ordered), seeds, agents, *ordered.shape[2:]).transpose(0, 1).numpy()
