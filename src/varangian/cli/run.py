@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from contextlib import ExitStack
@@ -137,6 +138,8 @@ def _run(
     scene: Scene,
 ) -> None:
     with ExitStack() as stack:
+        gc.freeze()  # what was imported stays: to look through it for garbage takes a tenth of a short run
+        stack.callback(gc.unfreeze)
         stack.enter_context(connected(cluster))  # first: without a cluster, nothing should be written
         live = None if port is None else report.live.Live(plan, port)
         place = None

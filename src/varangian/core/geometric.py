@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from varangian.core.errors import BadInput
+from varangian.core.lazy import imported
 from varangian.core.near import nearest_graph
 
 Array = np.ndarray[Any, Any]
@@ -30,10 +31,8 @@ def pairs_within(points: Array, radius: float, max_degree: int | None, seed: int
     result is symmetric, and two points within `radius` that are not a pair are never both below the limit. If there are
     too many pairs to list them all, only the nearest points of each point are considered.
     """
-    from scipy.spatial import cKDTree
-
     _check(radius, max_degree)
-    tree = cKDTree(points)
+    tree = imported("scipy.spatial").cKDTree(points)
     if max_degree is None:
         return _all(tree, radius)
     few = _few(points, radius)

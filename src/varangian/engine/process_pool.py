@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -169,6 +170,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if ready is not None:
         ready()
+    gc.freeze()  # what was imported stays, so nobody needs to look through it for garbage
     try:
         while True:
             line.send(work(line.recv()))
