@@ -1,7 +1,6 @@
 """A process that draws the figures of a run, while this one goes on.
 
-Only the process that draws imports matplotlib, which takes as long as half of a small sweep. So this file imports
-little.
+Only the process that draws imports matplotlib, because that takes long. So this file imports little.
 """
 
 from __future__ import annotations
