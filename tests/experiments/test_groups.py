@@ -14,7 +14,7 @@ from small_plans import small
 
 from varangian import attacks, simulate
 from varangian.core.errors import RunFailed
-from varangian.experiments import sweep
+from varangian.experiments import groups, sweep
 from varangian.experiments.cells import Cell, cells
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import groups_of
@@ -62,9 +62,9 @@ def test_a_sweep_of_groups_is_its_cells_up_to_rounding() -> None:
 def test_networks_are_made_once_for_all_runs_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = long(attacks=["uniform"])
     expected = sweep.sweep(plan, None)["regret"]
-    scenes = sweep.shared_scenes(plan, plan.study.scene(0))
+    scenes = groups.shared_scenes(plan, plan.study.scene(0))
     assert len(scenes) == plan.seeds
-    assert len(sweep.shared_scenes(small(), scenes[0])) == 1, "each cell of a short run makes its own"
+    assert len(groups.shared_scenes(small(), scenes[0])) == 1, "each cell of a short run makes its own"
     monkeypatch.setattr(type(plan.study), "scene", lambda study, seed: pytest.fail("made again"))
     np.testing.assert_array_equal(sweep.sweep(plan, None, scenes=scenes)["regret"], expected)
 

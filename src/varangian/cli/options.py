@@ -64,6 +64,14 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the results in --out, once the new ones are complete.")
 ]
 Data = Annotated[Path | None, typer.Option(help="Folder to search for data before the cache, like VARANGIAN_DATA.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="How many processes run cells at the same time. By default one per core if a cell uses one core, and else "
+        "one. The results are the same.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 Engine = Annotated[
@@ -110,6 +118,14 @@ def engine_of(engine: str, address: str | None, shards: int | None, gpus_per_sha
                 raise BadInput(f"{option} is for a cluster; add --engine ray, or leave it out")
         return None
     return RayCluster(address or "local", 1 if shards is None else shards, gpus_per_shard or 0.0)
+
+
+def check_jobs(jobs: int | None, cluster: RayCluster | None) -> None:
+    """Refuse `--jobs` where it has no meaning."""
+    if cluster is not None and jobs is not None:
+        raise BadInput("--jobs counts processes on this machine; leave it out with --engine ray")
+    if jobs is not None and jobs < 1:
+        raise BadInput(f"--jobs must be at least 1, but is {jobs}")
 
 
 def as_options(cluster: RayCluster | None) -> list[str]:

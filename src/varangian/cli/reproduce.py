@@ -16,10 +16,12 @@ from varangian.cli.options import (
     Data,
     Engine,
     GpusPerShard,
+    Jobs,
     Overwrite,
     Quiet,
     Resume,
     Shards,
+    check_jobs,
     check_local,
     engine_of,
     look_for_data_in,
@@ -51,6 +53,7 @@ def reproduce(
     ),
     resume: Resume = False,
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
     shards: Shards = None,
@@ -64,12 +67,12 @@ def reproduce(
     """
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     check_local(options, cluster)
+    check_jobs(jobs, cluster)
     look_for_data_in(data)
     paper = experiments.reproduce
     names = [name for asked in studies or ["all"] for name in (paper.PAPER if asked == "all" else (asked,))]
     plans = [paper.plan_of(name, fast, **options) for name in dict.fromkeys(names)]
-    for plan in plans:
-        experiments.config.check(plan)
+    at_once = [_checked(plan, jobs, cluster) for plan in plans]
     begun = [bool(experiments.folder_state.held(out / plan.study.name)) for plan in plans]
     if resume and not any(begun):
         raise BadInput(f"{out} holds no study to resume; leave --resume out")
@@ -78,8 +81,9 @@ def reproduce(
         with connected(cluster):
             for plan, here in zip(plans, begun, strict=True):  # check all of them before hours of work on the first
                 experiments.run_folder.check(out / plan.study.name, plan, resume=resume and here, overwrite=overwrite)
-            for plan, here in zip(plans, begun, strict=True):
-                metrics = _reproduced(plan, out / plan.study.name, resume and here, overwrite, cluster, quiet)
+            for plan, here, processes in zip(plans, begun, at_once, strict=True):
+                folder = out / plan.study.name
+                metrics = _reproduced(plan, folder, resume and here, overwrite, cluster, quiet, processes)
                 rows += paper.comparison(metrics)
     except KeyboardInterrupt:
         print("varangian: interrupted; to continue, run the same command with --resume", file=sys.stderr)
@@ -89,8 +93,14 @@ def reproduce(
         print(f"Our numbers and the published ones: {out}/table.md")
 
 
+def _checked(plan: Plan, jobs: int | None, cluster: RayCluster | None) -> int:
+    """Check a plan; returns how many processes are to run its cells."""
+    scene = experiments.config.check(plan)
+    return jobs or (1 if cluster else experiments.players.usual_jobs(plan, scene))
+
+
 def _reproduced(
-    plan: Plan, folder: Path, resume: bool, overwrite: bool, cluster: RayCluster | None, quiet: bool
+    plan: Plan, folder: Path, resume: bool, overwrite: bool, cluster: RayCluster | None, quiet: bool, jobs: int
 ) -> xr.Dataset:
     """Run a study in its folder and draw its figures. If it is finished, read its results instead."""
     with experiments.run_folder.opened(folder, plan, resume=resume, overwrite=overwrite) as place:
@@ -100,7 +110,7 @@ def _reproduced(
             with nullcontext() if quiet else report.terminal.Terminal(plan) as terminal:
                 watchers = [] if terminal is None else [terminal]
                 metrics = experiments.sweep.sweep(
-                    plan, place.cells, resume=place.resumed, watchers=watchers, engine=cluster
+                    plan, place.cells, resume=place.resumed, watchers=watchers, engine=cluster, jobs=jobs
                 )
             figures = report.paper.draw_paper_figures(metrics, place.result)
             figures += report.paper.draw_samples(plan.study, place.result)

@@ -20,6 +20,7 @@ from varangian.cli.options import (
     Data,
     Engine,
     GpusPerShard,
+    Jobs,
     Overwrite,
     Quiet,
     Resume,
@@ -32,6 +33,7 @@ from varangian.cli.options import (
     as_options,
     asked_for,
     check_folder,
+    check_jobs,
     engine_of,
     look_for_data_in,
     with_run_options,
@@ -71,6 +73,7 @@ def run(
     live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine during the run.")] = False,
     live_port: Annotated[int | None, typer.Option(help="The port of the live report. By default a free one.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write a log to --out/tensorboard.")] = False,
+    jobs: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
     shards: Shards = None,
@@ -94,6 +97,9 @@ def run(
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if tensorboard and cluster is not None:
         raise BadInput("--tensorboard works only in this process, not with --engine ray; leave one of them out")
+    if tensorboard and jobs is not None and jobs > 1:
+        raise BadInput(f"--tensorboard works only in one process, not with --jobs {jobs}; leave one of them out")
+    check_jobs(jobs, cluster)
     check_folder(out, resume, overwrite)
     if tensorboard and out is None:
         raise BadInput("--tensorboard needs --out, the folder to write to")
@@ -111,7 +117,7 @@ def run(
         print(f"varangian: {silent}", file=sys.stderr)
     try:
         port = live_port or 0 if live or live_port is not None else None
-        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster, spent, scene)
+        _run(plan, out, resume, overwrite, quiet, port, tensorboard, cluster, spent, scene, jobs)
         if timings and not quiet:
             print(spent.line)
     except KeyboardInterrupt:
@@ -136,6 +142,7 @@ def _run(
     cluster: RayCluster | None,
     timings: Timings,
     scene: Scene,
+    jobs: int | None,
 ) -> None:
     with ExitStack() as stack:
         gc.freeze()  # what was imported stays: to look through it for garbage takes a tenth of a short run
@@ -152,7 +159,7 @@ def _run(
         if out is not None and place is not None and place.finished:
             metrics: xr.Dataset = varangian.load(out / "metrics.nc")
         else:
-            metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings, scene)
+            metrics = _swept(plan, place, quiet, live, tensorboard, cluster, timings, scene, jobs)
         with timings.watch.phase("figures"):
             report.folder.begin_figures(artist, metrics)
         with timings.watch.phase("report"):
@@ -176,6 +183,7 @@ def _swept(
     cluster: RayCluster | None,
     timings: Timings,
     scene: Scene,
+    jobs: int | None,
 ) -> xr.Dataset:
     """Run all cells, and show the progress on the terminal, in the live report and in TensorBoard."""
     with ExitStack() as stack:
@@ -189,6 +197,10 @@ def _swept(
             watchers.append(stack.enter_context(report.terminal.Terminal(plan)))
         cells, resume = (None, False) if place is None else (place.cells, place.resumed)
         with timings.watch.phase("set-up"):
-            scenes = experiments.sweep.shared_scenes(plan, scene) if cluster is None else [scene]
+            scenes = experiments.groups.shared_scenes(plan, scene) if cluster is None else [scene]
+            if jobs is None:  # TensorBoard and the live report follow every round, which only this process can show
+                jobs = 1 if tensorboard or live or cluster else experiments.players.usual_jobs(plan, scene)
         with timings.watch.phase("writing"):  # what is left besides the phases of the cells
-            return experiments.sweep.sweep(plan, cells, resume=resume, watchers=watchers, engine=cluster, scenes=scenes)
+            return experiments.sweep.sweep(
+                plan, cells, resume=resume, watchers=watchers, engine=cluster, scenes=scenes, jobs=jobs
+            )

@@ -29,12 +29,12 @@ from varangian.cli.options import (
     What,
     asked_for,
     check_folder,
+    check_jobs,
     engine_of,
     look_for_data_in,
     with_run_options,
 )
 from varangian.cli.signals import connected
-from varangian.core.errors import BadInput
 from varangian.engine.options import RunSettings
 
 
@@ -77,8 +77,7 @@ def tournament(
         varangian tournament target-localization --engine ray --address auto --out runs/tournament --resume
     """
     cluster = engine_of(engine, address, shards, gpus_per_shard)
-    if cluster is not None and jobs is not None:
-        raise BadInput("--jobs counts processes on this machine; leave it out with --engine ray")
+    check_jobs(jobs, cluster)
     check_folder(out, resume, overwrite)
     look_for_data_in(data)
     asked = asked_for(what, rules, attacks, byzantine, seeds, rounds, set_, options, cluster)

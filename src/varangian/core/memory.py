@@ -64,6 +64,11 @@ def keep_freed() -> None:
         set_option(_MMAP_THRESHOLD, 2**25)
 
 
+def machine_memory() -> int:
+    """The bytes of memory that the machine, or the container that this process runs in, has."""
+    return _most(torch.device("cpu"))
+
+
 def _held(device: torch.device) -> int:
     """The bytes that the process holds now; on a GPU, those that torch holds."""
     if device.type == "cuda":

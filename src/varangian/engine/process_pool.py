@@ -6,15 +6,17 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pickle import PicklingError
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from varangian.core.errors import BadInput
 from varangian.core.user_code import carried
@@ -24,11 +26,19 @@ Done = TypeVar("Done")
 
 TRIES = 2
 """How often a piece is given out: a process may have been killed for its neighbour's appetite."""
+GRACE = 10.0
+"""Seconds that a process has to save its work when it is told to end."""
 
 
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of processes below 1."""
+    if jobs < 1:
+        raise BadInput(f"jobs must be at least 1, but is {jobs}")
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,103 @@ class _Worker:
     line: Connection[object, object]
 
 
+class _Told(NamedTuple):
+    """What a process says about the piece it works on."""
+
+    value: Any
+
+
+class _Finished(NamedTuple):
+    """What came of a piece."""
+
+    result: Any
+
+
+Tell = Callable[[Any], object]
+"""Tells the process that gave out a piece something about it, while the work goes on."""
+
+
+class Workers(Generic[Piece, Done]):
+    """Processes that do one piece of work each at a time, while this one goes on. They end with the context.
+
+    A piece whose process dies is given out once more.
+
+    Args:
+        work: Computes a piece; it may `Tell` about it meanwhile. It and its pieces must be picklable.
+        most: How many processes there may be. They start when there is work for them.
+        begin: Called with every piece that is given out.
+        told: Called with a piece and what was told about it.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Piece, Tell], Done],
+        most: int,
+        begin: Callable[[Piece], object] = lambda piece: None,
+        told: Callable[[Piece, Any], object] = lambda piece, value: None,
+    ) -> None:
+        self._work, self._most, self._begin, self._told = work, most, begin, told
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Worker, tuple[Piece, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End all processes. One that saves its work when it is told to end has some seconds for that."""
+        everyone = [*self._idle, *self._busy]
+        for worker in everyone:
+            worker.process.terminate()
+        until = time.monotonic() + GRACE
+        for worker in everyone:
+            worker.process.join(max(0.0, until - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The pieces that are worked on."""
+        return [piece for piece, _ in self._busy.values()]
+
+    @property
+    def free(self) -> bool:
+        """Whether another piece can be given out."""
+        return len(self._busy) < self._most
+
+    def give(self, piece: Piece, tries: int = 1) -> None:
+        """Give out a piece."""
+        worker = self._idle.pop() if self._idle else _hired(carried(self._work))
+        self._busy[worker] = piece, tries
+        self._begin(piece)
+        with suppress(OSError):  # it has just died: its line will say so
+            worker.line.send(piece)
+
+    def look(self, seconds: float | None = 0.0) -> list[tuple[Piece, Done | Lost]]:
+        """The pieces that are finished. If there is nothing new, wait for up to so many seconds; None is for ever."""
+        ready = set(wait([worker.line for worker in self._busy], seconds))
+        found = list[tuple[Piece, Done | Lost]]()
+        for worker in [worker for worker in self._busy if worker.line in ready]:
+            piece, tries = self._busy[worker]
+            try:
+                said = worker.line.recv()
+                while isinstance(said, _Told):
+                    self._told(piece, said.value)
+                    said = worker.line.recv() if worker.line.poll() else None
+            except (EOFError, OSError):
+                del self._busy[worker]
+                worker.process.join()
+                if tries < TRIES:
+                    self.give(piece, tries + 1)
+                else:
+                    found.append((piece, Lost(worker.process.exitcode)))
+            else:
+                if isinstance(said, _Finished):
+                    del self._busy[worker]
+                    self._idle.append(worker)
+                    found.append((piece, cast(Done, said.result)))
+        return found
+
+
 def in_processes(
     work: Callable[[Piece], Done],
     pieces: Sequence[Piece],
@@ -65,37 +172,16 @@ def in_processes(
     >>> sorted(in_processes(abs, [-2, 3], jobs=1))
     [(-2, 2), (3, 3)]
     """
-    waiting = deque((piece, 1) for piece in pieces)
-    idle: list[_Worker] = []
-    busy: dict[_Worker, tuple[Piece, int]] = {}
-    try:
-        while waiting or busy:
-            while waiting and len(busy) < jobs:
-                worker = idle.pop() if idle else _hired(carried(work))
-                piece, tries = waiting.popleft()
-                busy[worker] = piece, tries
-                begin(piece)
-                with suppress(OSError):  # it has just died: its line will say so
-                    worker.line.send(piece)
-            ready = set(wait([worker.line for worker in busy]))
-            for worker in [worker for worker in busy if worker.line in ready]:
-                piece, tries = busy.pop(worker)
-                try:
-                    done = cast(Done, worker.line.recv())
-                except (EOFError, OSError):
-                    worker.process.join()
-                    if tries < TRIES:
-                        waiting.appendleft((piece, tries + 1))
-                    else:
-                        yield piece, Lost(worker.process.exitcode)
-                else:
-                    idle.append(worker)
-                    yield piece, done
-    finally:
-        for worker in (*idle, *busy):
-            worker.process.terminate()
-        for worker in (*idle, *busy):
-            worker.process.join()
+    waiting = deque(pieces)
+    with Workers(partial(_tell_nothing, work), jobs, begin) as workers:
+        while waiting or workers.pieces:
+            while waiting and workers.free:
+                workers.give(waiting.popleft())
+            yield from workers.look(None)
+
+
+def _tell_nothing(work: Callable[[Piece], Done], piece: Piece, tell: Tell) -> Done:
+    return work(piece)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +198,7 @@ class Assistant(Generic[Piece, Done]):
     def end(self) -> Done | Lost:
         """Wait until it has done its piece."""
         try:
-            return cast(Done, self._worker.line.recv())
+            return cast(Done, cast(_Finished, self._worker.line.recv()).result)
         except (EOFError, OSError):
             self._worker.process.join()
             return Lost(self._worker.process.exitcode)
@@ -129,7 +215,7 @@ def assistant(
     ...     helper.end()
     2
     """
-    worker = _hired(work, ready)
+    worker = _hired(partial(_tell_nothing, work), ready)
     try:
         yield Assistant(worker)
     finally:
@@ -137,7 +223,7 @@ def assistant(
         worker.process.join()
 
 
-def _hired(work: Callable[[Piece], Done], ready: Callable[[], object] | None = None) -> _Worker:
+def _hired(work: Callable[[Piece, Tell], Done], ready: Callable[[], object] | None = None) -> _Worker:
     # Spawned, for a forked process cannot use CUDA, and inherits the locks of threads it does not have.
     context = get_context("spawn")
     ours, theirs = context.Pipe()
@@ -165,14 +251,30 @@ def _deaf() -> Generator[None]:
 
 
 def _serve(
-    line: Connection[object, object], work: Callable[[object], object], ready: Callable[[], object] | None
+    line: Connection[object, object], work: Callable[[object, Tell], object], ready: Callable[[], object] | None
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
     if ready is not None:
         ready()
     gc.freeze()  # what was imported stays, so nobody needs to look through it for garbage
     try:
         while True:
-            line.send(work(line.recv()))
-    except (EOFError, BrokenPipeError):
+            line.send(_Finished(work(line.recv(), lambda value: line.send(_Told(value)))))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
         pass  # nobody asks any more
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it dies, even if it is killed.
+
+    Nobody would read what this one computes. And it might write to a folder in which another run goes on.
+    """
+    parent = parent_process()
+
+    def wait_for_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from varangian.experiments import cells as cells
     from varangian.experiments import config as config
     from varangian.experiments import folder_state as folder_state
+    from varangian.experiments import groups as groups
     from varangian.experiments import own_code as own_code
+    from varangian.experiments import players as players
     from varangian.experiments import reproduce as reproduce
     from varangian.experiments import run_folder as run_folder
     from varangian.experiments import spec as spec
@@ -24,7 +26,9 @@ __all__ = [
     "cells",
     "config",
     "folder_state",
+    "groups",
     "own_code",
+    "players",
     "reproduce",
     "run_folder",
     "spec",

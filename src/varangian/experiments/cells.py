@@ -140,9 +140,14 @@ def load_models(folder: Path, cell: Cell) -> dict[int, AgentModels]:
     return {models.seed: models for models in sorted(map(AgentModels.load, files), key=lambda models: models.seed)}
 
 
+def is_kept(folder: Path | None, cell: Cell) -> bool:
+    """Whether the folder has the file of the finished cell."""
+    return folder is not None and file_of(folder, cell).exists()
+
+
 def found(plan: Plan, folder: Path | None, cell: Cell) -> Result | None:
     """The finished cell in the folder. None if it is not there, or if its models should be there and are not."""
-    if folder is None or not file_of(folder, cell).exists():
+    if folder is None or not is_kept(folder, cell):
         return None
     models = load_models(folder, cell) if plan.options.save_models else {}
     if plan.options.save_models and len(models) < plan.seeds:

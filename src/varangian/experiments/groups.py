@@ -22,6 +22,7 @@ from varangian.engine.side_by_side import Case, OfCase, can_share, cases_at_once
 from varangian.engine.simulated import Result
 from varangian.experiments.cells import Cell, SeedsProgress, cells, play
 from varangian.experiments.config import Plan
+from varangian.studies.own_task import scene_of
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ def groups_of(
             of_rule.append([])
         of_rule[-1].append(cell)
     return [Group(tuple(group)) for of_rule in found.values() for group in of_rule]
+
+
+def shared_scenes(plan: Plan, first: Scene) -> list[Scene]:
+    """The networks for all runs of a sweep: those of all seeds, if they are small enough, or else the first one."""
+    groups = groups_of(plan, scenes=[first])
+    several = len(groups) > 1 and any(len(group.cells) > 1 for group in groups)
+    return [first, *(scene_of(plan.study, None, seed) for seed in range(1, plan.seeds if several else 1))]
 
 
 def attack_of(made: Callable[[str], AnyAttack], cell: Cell) -> AnyAttack | None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 import xarray as xr
 
 from varangian.core.scene import Scene
 from varangian.engine.about import about_plan
 from varangian.engine.callbacks import Callback, Progress
 from varangian.engine.cluster import Engine, RayCluster, chosen
+from varangian.engine.process_pool import check_jobs
 from varangian.engine.simulated import Result
-from varangian.experiments.cells import Cell, Watcher, cells, found, keep
+from varangian.experiments.cells import Cell, Watcher, cells, found, is_kept, keep
 from varangian.experiments.cluster_sweep import spread
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import Group, groups_of, play_group
-from varangian.studies.own_task import scene_of
+from varangian.experiments.players import Player, Players
 
 
 def sweep(
@@ -32,10 +35,12 @@ def sweep(
     watchers: Sequence[Watcher] = (),
     engine: Engine | None = None,
     scenes: Sequence[Scene] = (),
+    jobs: int = 1,
 ) -> xr.Dataset:
     """Run all cells; the result has a dimension `cell`.
 
-    On a Ray cluster, cells run in parallel, or each cell is spread over shards. The results are the same.
+    With several jobs and on a Ray cluster, cells run in parallel; or each cell is spread over shards. The results are
+    the same.
 
     Args:
         plan: What to run.
@@ -46,44 +51,116 @@ def sweep(
         watchers: Objects that follow the sweep from cell to cell.
         engine: A Ray cluster to run on. By default this process.
         scenes: The networks of the first seeds, as `shared_scenes` makes them. By default every run makes its own.
+        jobs: How many processes run cells at the same time. The others start only if the sweep takes long enough.
     """
-    done: dict[str, Result] = {}
+    check_jobs(jobs)
     cluster = chosen(engine)
     if cluster is not None and cluster.shards == 1:
         done = spread(plan, folder, cluster, resume=resume, begin=begin, advance=advance, watchers=watchers)
-        return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
-    groups = [Group((cell,)) for cell in cells(plan)] if cluster is not None else groups_of(plan, scenes=scenes)
-    first = {cell.key: (cell, group) for group in reversed(groups) for cell in group.cells}
-    with nullcontext() if cluster is None else cluster.connected():
-        for cell in cells(plan):
-            one, group = first[cell.key]
-            if cell.key not in done:
-                watching = {cell: _begun(cell, begin, watchers) for cell in group.cells}
-                if cluster is not None:  # rounds are computed on the cluster, and only their number is known here
-                    watching = {cell: [Progress(_followed(cell, watchers))] for cell in group.cells}
-                done |= _run(plan, group, folder, resume, advance, watching, cluster, scenes)
-                for each in group.cells:
-                    for watcher in watchers:
-                        watcher.finish(each, done[each.key])
-            elif cell != one:  # the same run under another name
-                _begun(cell, begin, watchers)
-                advance(plan.study.rounds * plan.seeds)
-                for watcher in watchers:
-                    watcher.finish(cell, done[cell.key])
+    else:
+        done = _Sweep(plan, folder, resume, begin, advance, watchers, cluster, scenes).played(jobs)
     return joined(plan, [(cell, done[cell.key]) for cell in cells(plan)])
 
 
-def shared_scenes(plan: Plan, first: Scene) -> list[Scene]:
-    """The networks for all runs of a sweep: those of all seeds, if they are small enough, or else the first one."""
-    groups = groups_of(plan, scenes=[first])
-    several = len(groups) > 1 and any(len(group.cells) > 1 for group in groups)
-    return [first, *(scene_of(plan.study, None, seed) for seed in range(1, plan.seeds if several else 1))]
+@dataclass(frozen=True, eq=False)
+class _Sweep:
+    """A sweep that this process plays; other processes may help. The fields are arguments of `sweep`."""
 
+    plan: Plan
+    folder: Path | None
+    resume: bool
+    begin: Callable[[Cell], object]
+    advance: Callable[[int], object]
+    watchers: Sequence[Watcher]
+    cluster: RayCluster | None
+    scenes: Sequence[Scene]
+    done: dict[str, Result] = field(default_factory=dict[str, Result])
+    """The results so far, by the keys of cells."""
 
-def _begun(cell: Cell, begin: Callable[[Cell], object], watchers: Sequence[Watcher]) -> list[Callback]:
-    """Tell that a cell begins; returns what follows its rounds."""
-    begin(cell)
-    return [callback for watcher in watchers for callback in watcher.begin(cell)]
+    def played(self, jobs: int) -> dict[str, Result]:
+        """Play all cells; returns their results by key."""
+        plan, cluster = self.plan, self.cluster
+        alone = [Group((cell,)) for cell in cells(plan)]
+        groups = groups_of(plan, scenes=self.scenes) if cluster is None else alone
+        first = {cell.key: (cell, group) for group in reversed(groups) for cell in group.cells}
+        fresh = [group for group in groups if not (self.resume and any(is_kept(self.folder, c) for c in group.cells))]
+        player = Player(plan, self.folder, self.resume, torch.get_num_threads())
+        with (
+            nullcontext() if cluster is None else cluster.connected(),
+            Players(player, fresh, jobs, self.of_cell, self.begun, self.finished_elsewhere, self.follow) as players,
+        ):
+
+            def advanced(rounds: int) -> None:
+                self.advance(rounds)
+                players.advance(rounds)
+
+            for cell in cells(plan):
+                one, group = first[cell.key]
+                if cell.key not in self.done:
+                    players.take(group)
+                if cell.key not in self.done:
+                    self.play(group, advanced)
+                elif cell != one:  # the same run under another name
+                    self.begun(Group((cell,)))
+                    self.advance(self.of_cell)
+                    self.tell(cell)
+        return self.done
+
+    @property
+    def of_cell(self) -> int:
+        """How many rounds a cell has, summed over seeds."""
+        return self.plan.study.rounds * self.plan.seeds
+
+    def play(self, group: Group, advance: Callable[[int], object]) -> None:
+        """Play a group in this process. What is found in the folder stays as it is."""
+        watching = self.begun(group)
+        if self.cluster is not None:  # rounds are computed on the cluster, and only their number is known here
+            watching = {cell: [Progress(_followed(cell, self.watchers))] for cell in group.cells}
+        known = {cell: found(self.plan, self.folder, cell) if self.resume else None for cell in group.cells}
+        if all(result is not None for result in known.values()):
+            advance(self.of_cell * len(group.cells))
+        else:
+            results = play_group(
+                self.plan, group, self.folder, self.resume, watching, advance, self.cluster, self.scenes
+            )
+            known = {cell: known[cell] or self.kept(cell, new) for cell, new in zip(group.cells, results, strict=True)}
+        self.finish(group, known)
+
+    def begun(self, group: Group) -> dict[Cell, list[Callback]]:
+        """Tell that the cells of a group begin; returns what follows the rounds of each."""
+        for cell in group.cells:
+            self.begin(cell)
+        return {cell: [one for watcher in self.watchers for one in watcher.begin(cell)] for cell in group.cells}
+
+    def finished_elsewhere(self, group: Group, results: Sequence[Result]) -> None:
+        """Another process has played a group."""
+        self.finish(group, {cell: self.kept(cell, new) for cell, new in zip(group.cells, results, strict=True)})
+        self.advance(self.of_cell * len(group.cells))
+
+    def finish(self, group: Group, results: Mapping[Cell, Result | None]) -> None:
+        """The results of a group are there, and in the folder. Its checkpoint is not needed any more."""
+        if self.folder:
+            shutil.rmtree(self.folder / group.key, ignore_errors=True)
+        self.done.update({cell.key: result for cell, result in results.items() if result is not None})
+        for cell in group.cells:
+            self.tell(cell)
+
+    def kept(self, cell: Cell, result: Result) -> Result:
+        """The result, which is now in the folder, if there is one."""
+        if self.folder:
+            keep(result, self.folder, cell)
+        return result
+
+    def tell(self, cell: Cell) -> None:
+        """Tell that a cell is finished."""
+        for watcher in self.watchers:
+            watcher.finish(cell, self.done[cell.key])
+
+    def follow(self, played: Mapping[Group, int]) -> None:
+        """Tell how many rounds of each group are played."""
+        running = {cell: rounds // len(group.cells) for group, rounds in played.items() for cell in group.cells}
+        for watcher in self.watchers:
+            watcher.follow(running)
 
 
 def _followed(cell: Cell, watchers: Sequence[Watcher]) -> Callable[[int], object]:
@@ -96,33 +173,6 @@ def _followed(cell: Cell, watchers: Sequence[Watcher]) -> Callable[[int], object
             watcher.follow({cell: played})
 
     return more
-
-
-def _run(
-    plan: Plan,
-    group: Group,
-    folder: Path | None,
-    resume: bool,
-    advance: Callable[[int], object],
-    callbacks: Mapping[Cell, Sequence[Callback]],
-    cluster: RayCluster | None,
-    scenes: Sequence[Scene],
-) -> dict[str, Result]:
-    """The results of a group by the keys of its cells. What is found in the folder stays as it is."""
-    done = {cell.key: known for cell in group.cells if resume and (known := found(plan, folder, cell)) is not None}
-    if len(done) == len(group.cells):
-        advance(plan.study.rounds * plan.seeds * len(group.cells))
-        return done
-    for cell, result in zip(
-        group.cells, play_group(plan, group, folder, resume, callbacks, advance, cluster, scenes), strict=True
-    ):
-        if cell.key not in done:
-            done[cell.key] = result
-            if folder:
-                keep(result, folder, cell)
-    if folder:
-        shutil.rmtree(folder / group.key, ignore_errors=True)
-    return done
 
 
 def joined(plan: Plan, parts: Sequence[tuple[Cell, xr.Dataset]]) -> xr.Dataset:

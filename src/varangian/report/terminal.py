@@ -123,6 +123,8 @@ class Rounds:
 
     def round(self, world: World, state: State, recorder: Recorder) -> None:
         terminal = self.terminal
+        if terminal.running:  # this cell is shown among those of other processes
+            return
         terminal.bar.advance(terminal.task, len(world.seeds))
         if time.perf_counter() - self.seen < LOOK:
             return

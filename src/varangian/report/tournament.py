@@ -12,12 +12,13 @@ from varangian.core.files import whole
 from varangian.core.scene import Byzantine
 from varangian.engine.cluster import Engine
 from varangian.engine.options import RunSettings, takes_run_options
+from varangian.engine.process_pool import check_jobs
 from varangian.experiments.cells import Cell
 from varangian.experiments.folder_state import fingerprint
 from varangian.experiments.run_folder import RunFolder, opened
 from varangian.experiments.tournament.entries import ALL, Contest, enter
 from varangian.experiments.tournament.log import FILE, Ledger
-from varangian.experiments.tournament.run import check_jobs, compete
+from varangian.experiments.tournament.run import compete
 from varangian.experiments.tournament.standings import Standings
 from varangian.report.folder import earlier_files
 from varangian.report.heatmap import draw_heatmap

@@ -78,7 +78,11 @@ def with_threads(execution: Execution, tasks: Sequence[Task], tables: int) -> Ex
     """
     task = tasks[0]
     available = torch.get_num_threads()
-    numbers = len(tasks) * (task.sample_size + task.agents * task.model.parameters)
     in_blocks = task.model.parameters <= FEW and tables > 1
-    threads = execution.threads or (available if in_blocks or numbers >= 2**20 else 1)
+    threads = execution.threads or (available if in_blocks or shares_operations(task, len(tasks)) else 1)
     return replace(execution, threads=threads, torch_threads=1 if in_blocks else threads)
+
+
+def shares_operations(task: Task, networks: int) -> bool:
+    """Whether threads share single operations by default: if samples and models of a round are many numbers."""
+    return networks * (task.sample_size + task.agents * task.model.parameters) >= 2**20

@@ -23,7 +23,7 @@ from varangian.engine.cluster import Engine, RayCluster, chosen
 from varangian.engine.cluster.progress import Writer, progress_board
 from varangian.engine.cluster.task_pool import in_tasks
 from varangian.engine.device import chosen_device, seeds_at_once
-from varangian.engine.process_pool import Lost, cores, in_processes
+from varangian.engine.process_pool import Lost, check_jobs, cores, in_processes
 from varangian.engine.recorder import Recorder
 from varangian.engine.run import simulate
 from varangian.engine.side_by_side import Case, simulate_cases
@@ -122,11 +122,6 @@ def usual_jobs(contest: Contest) -> int:
     if chosen_device(contest.plan.options.device, [scene] * together).type == "cuda":
         return 1
     return cores()
-
-
-def check_jobs(jobs: int) -> None:
-    if jobs < 1:
-        raise BadInput(f"jobs must be at least 1, but is {jobs}")
 
 
 def compete(
