@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from pickle import PicklingError
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -32,7 +33,21 @@ GRACE = 10.0
 
 def cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    those = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(those, _of_container()))
+
+
+def _of_container(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many cores' time a container or a scheduler grants, on Linux. It grants 250000 of 100000 for two and a half.
+
+    >>> _of_container(Path("no such file")) > 1000
+    True
+    """
+    try:
+        granted, period = limit.read_text(encoding="utf-8").split()
+        return round(int(granted) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max": there is no limit
+        return 2**31
 
 
 def check_jobs(jobs: int) -> None:

@@ -19,8 +19,8 @@ COLUMNS = ("rule", "attack", "byzantine", "phase", "seconds")
 class Timings:
     """Follows a sweep. `watch` has the phases of the whole command, those of all cells included.
 
-    Cells that were found in the folder, and so not run, count nothing. On a cluster, cells run side by side, and their
-    seconds together may be more than those of the command.
+    Cells that were found in the folder, and so not run, count nothing. On a cluster, and in several processes, cells
+    run side by side, and their seconds together may be more than those of the command.
     """
 
     shown: bool = False

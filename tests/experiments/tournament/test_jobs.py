@@ -17,6 +17,7 @@ import torch
 from tournaments import first_tournament, room, small, values_of
 
 from varangian import BadInput
+from varangian.engine import process_pool
 from varangian.engine.process_pool import Lost, in_processes
 from varangian.experiments.cells import Cell
 from varangian.experiments.folder_state import UNFINISHED
@@ -113,3 +114,14 @@ def test_an_interrupt_leaves_a_folder_to_go_on_with(kill: signal.Signals, tmp_pa
     finished = finished_cells(tmp_path / "left")
     assert 0 < len(finished) < len(contest.cells)
     assert (begun[0].rule, begun[0].attack) not in {(line["rule"], line["attack"]) for line in finished}
+
+
+@pytest.mark.parametrize(("text", "jobs"), [("max 100000", 7), ("250000 100000", 2), ("10000 100000", 1), ("odd", 7)])
+def test_a_container_s_share_of_cores_counts(
+    text: str, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(7)))
+    (tmp_path / "cpu.max").write_text(text)
+    granted = process_pool._of_container(tmp_path / "cpu.max")
+    monkeypatch.setattr(process_pool, "_of_container", lambda: granted)
+    assert process_pool.cores() == jobs
