@@ -320,14 +320,3 @@ def test_metrics_saved_are_metrics_loaded(metrics: xr.Dataset, tmp_path: Path) -
     assert all(
         loaded[name].dtype == metrics[name].dtype for name in metrics.variables if name not in ("rule", "attack")
     )
-
-
-def test_what_does_not_compress_is_stored_as_it_is(tmp_path: Path) -> None:
-    noise, few = np.random.default_rng(0).random((3, 200, 100)), np.zeros((3, 200, 100))
-    few[:, ::7] = 0.5
-    whole = xr.Dataset({"loss": (("seed", "round", "agent"), noise), "kept": (("seed", "round", "agent"), few)})
-    results.save(whole, tmp_path / "metrics.nc")
-    loaded = results.load(tmp_path / "metrics.nc")
-    assert loaded.identical(whole)
-    assert (loaded["loss"].encoding["zlib"], loaded["kept"].encoding["zlib"]) == (False, True)
-    assert noise.nbytes < (tmp_path / "metrics.nc").stat().st_size < noise.nbytes + few.nbytes / 4
