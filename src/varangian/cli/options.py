@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from itertools import zip_longest
 from pathlib import Path
@@ -172,13 +173,17 @@ def with_run_options(*, without: Sequence[str] = ()) -> Callable[[Command], Comm
 def spelled_out(words: Sequence[str]) -> list[str]:
     """The words of a command, with the value of `--compile` where it was left out.
 
+    A word that is nearly a value is one, so that a typo is reported as such, and not as an unexpected word.
+
     >>> spelled_out(["run", "--compile", "school"]), spelled_out(["--compile", "off"]), spelled_out(["--no-compile"])
     (['run', '--compile=on', 'school'], ['--compile', 'off'], ['--compile=off'])
+    >>> spelled_out(["--compile", "onn"])
+    ['--compile', 'onn']
     """
     usual = {"--compile": "--compile=on", "--no-compile": "--compile=off"}
-    after = zip_longest(words, words[1:])
     return [
-        word if word == "--compile" and following in COMPILE else usual.get(word, word) for word, following in after
+        word if word == "--compile" and get_close_matches(following, COMPILE, cutoff=0.75) else usual.get(word, word)
+        for word, following in zip_longest(words, words[1:], fillvalue="")
     ]
 
 
