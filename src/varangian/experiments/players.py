@@ -183,7 +183,7 @@ class Players:
         while self._waiting and self._others.free and self._jobs > 1:
             try:
                 self._others.give(self._waiting[-1])
-                self._waiting.pop()
+                self._played[self._waiting.pop()] = 0
             except (OSError, BadInput):  # no more processes are allowed, or the plan cannot be sent: go on alone
                 self._jobs = 1
         self._follow(self._played)

@@ -88,9 +88,17 @@ class Terminal:
             else:
                 self.bar.update(self.task, completed=self.done)
             rows: list[dict[str, Any]] = list(results.summary(result))
-            self.metric = headline(rows, self.own)
-            known = [row[f"{self.metric}_mean"] for row in rows]
-            self.latest[cell.rule, _scenario(cell)] = number(sum(known) / len(known))
+            metric = headline(rows, self.own)
+            known = [row[f"{metric}_mean"] for row in rows]
+            self.show(cell, metric, number(sum(known) / len(known)))
+
+    def show(self, cell: Cell, metric: str, value: str) -> None:
+        """Put a value into the table, which shows one metric: the best that was measured so far."""
+        if self.metric and first_metric({metric, self.metric}, self.own) != metric:
+            return
+        if metric != self.metric:
+            self.latest.clear()
+        self.metric, self.latest[cell.rule, _scenario(cell)] = metric, value
 
     def shown(self) -> Group:
         """The progress bar, the cells that run in other processes, and a table of rules and scenarios."""
@@ -134,9 +142,8 @@ class Rounds:
         measured = [name for name, rows in known.items() if rows]
         metric = first_metric(measured, terminal.own) if {*measured} & {*PREFERRED, terminal.own} else None
         if metric is not None and bool((normal := world.is_normal[:, 0]).any()):
-            terminal.metric = metric
             mean = float(torch.mean(known[metric][-1][normal].double()))
-            terminal.latest[self.cell.rule, _scenario(self.cell)] = f"{number(mean)} …"
+            terminal.show(self.cell, metric, f"{number(mean)} …")
 
     def end(self, world: World, state: State) -> None: ...
 
