@@ -10,9 +10,11 @@ Rows are scaled if their squares could leave the range of their type. All (n, n)
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -23,6 +25,8 @@ from varangian.robust.stack import Array, Mask, Present, Stack, admit, everyone,
 
 _AT_ONCE = 2**18
 """How many numbers to compute together: about what a cache holds."""
+QUICK_AT_ONCE = 2**20
+"""The same in the quick ways, which copy their numbers only once: there, fewer and larger calls are faster."""
 _ROWS_AT_ONCE = 32
 """How many rows to multiply together. Products with earlier rows are known already: fewer rows at once save more of
 them, but need more calls."""
@@ -84,6 +88,8 @@ def centre_of(stack: Stack[Any], centre: Any) -> Float[Tensor, "*batch d"]:
     if given.shape[-1:] != stack.vectors.shape[-1:] or given.ndim > stack.vectors.ndim - 1:
         want, got = (*stack.vectors.shape[:-2], stack.d), tuple(given.shape)
         raise BadInput(f"the centre or reference must have the shape {want} of one vector, but has {got}")
+    if stack.may_look and math.isfinite(given.sum()):
+        return given
     return given.nan_to_num()
 
 
@@ -93,7 +99,7 @@ def products(stack: Stack[Any]) -> Products:
     if stack.may_look:
         inner = _quick_products(stack)
         squared = _squared(inner)
-        if _precise(squared, stack.work):
+        if _precise(squared.numpy(), stack.work):
             return Products(inner, squared, everyone(stack))
     present = look(stack)
     if stack.vectors.ndim == 2 and stack.mask is None:
@@ -118,10 +124,9 @@ def squared_to(
 ) -> tuple[Float[Tensor, "*batch n"], Present]:
     """|x_i − r|² in float64, zero where absent, and which vectors are present."""
     if stack.may_look and present is None:
-        parts = (stack.vectors[:, some].to(stack.work) - reference[some] for some in stack.columns(_AT_ONCE))
-        quick: Tensor = reduce(torch.add, map(_norm, parts))
-        low, high = _range(stack.work)
-        if low < float(quick.max()) < high:
+        blocks = (stack.block(some) - reference[some] for some in stack.columns(QUICK_AT_ONCE))
+        quick: Tensor = reduce(torch.add, map(_norm, blocks))
+        if in_range(float(quick.max()), stack.work):
             return quick, everyone(stack)
     present = present or look(stack)
     scale = _scale(stack, present, reference, stack.work)
@@ -131,7 +136,9 @@ def squared_to(
 
 
 def _norm(block: Float[Tensor, "*batch n columns"]) -> Float[Tensor, "*batch n"]:
-    """The squared norm of each row, in float64."""
+    """The squared norm of each row, in float64. The block is overwritten."""
+    if block.is_cpu:  # Here two simple passes are faster than one of vector_norm.
+        return block.square_().sum(-1).double()
     norm: Tensor = torch.linalg.vector_norm(block, dim=-1)
     return norm.double().square_()
 
@@ -153,36 +160,56 @@ def row(stack: Stack[Any], index: Int[Tensor, "*batch"], present: Present) -> Fl
 
 def _quick_products(stack: Stack[Any]) -> Float[Tensor, "n n"]:
     """Products about vector 0, whatever it is. `_precise` tells whether they can be used."""
-    blocks = (stack.vectors[:, some].to(stack.work) for some in stack.columns(_AT_ONCE))
-    return reduce(torch.add, (_product_with_itself(block - block[0]).double() for block in blocks))
+    inner = torch.zeros(stack.n, stack.n, dtype=torch.float64)
+    of_others = inner[1:, 1:]
+    for some in stack.columns(QUICK_AT_ONCE):
+        of_others += _products_of_others(stack.block(some))
+    return inner
+
+
+def _products_of_others(block: Float[Tensor, "n columns"]) -> Float[Tensor, "n-1 n-1"]:
+    """Products about row 0 of the other rows. Those of row 0 itself are zero."""
+    n, columns = block.shape
+    others = n - 1
+    # Matrix products work on 16 rows at a time. If only a few of them are missing, zeros in their place save much time.
+    missing = -others % 16
+    if missing > 5:
+        return _product_with_itself(block[1:] - block[0])
+    rows = block.new_empty(others + missing, columns)
+    torch.sub(block[1:], block[0], out=rows[:others])
+    rows[others:] = 0
+    return _product_with_itself(rows)[:others, :others]
 
 
 def _product_with_itself(block: Float[Tensor, "n columns"]) -> Float[Tensor, "n n"]:
     """block @ block.T, of which only the upper half is computed."""
-    if len(block) <= _ROWS_AT_ONCE:
+    n, _ = block.shape
+    if n <= _ROWS_AT_ONCE:
         return block @ block.T
-    products = block.new_zeros(len(block), len(block))
-    for start in range(0, len(block), _ROWS_AT_ONCE):
+    products = block.new_zeros(n, n)
+    for start in range(0, n, _ROWS_AT_ONCE):
         products[start : start + _ROWS_AT_ONCE, start:] = block[start : start + _ROWS_AT_ONCE] @ block[start:].T
     return products.triu_().add_(products.triu(1).T)
 
 
-def _precise(squared: Float[Tensor, "n n"], dtype: torch.dtype) -> bool:
+def _precise(squared: Float[np.ndarray, "n n"], dtype: torch.dtype) -> bool:
     """Whether vector 0 can be the reference: everything is finite and in range, and vector 0 is not far out.
 
     It may be at most 10 times as far from the majority as the most central vector.
 
     The rounding error of a product is relative to the distances from the reference. So these must not dwarf the others.
     """
-    from_majority: list[float] = squared.kthvalue(len(squared) // 2 + 1, dim=1).values.tolist()
-    low, high = _range(dtype)
-    # Comparisons with nan are false, so nan is not precise.
-    return low < from_majority[0] <= 100 * min(from_majority) and float(squared[0].max()) < high
+    majority = len(squared) // 2
+    from_majority: list[float] = np.partition(squared, majority, axis=1)[:, majority].tolist()
+    central = from_majority[0] <= 100 * min(from_majority)
+    return central and in_range(from_majority[0], dtype) and in_range(squared[0].max(), dtype)
 
 
-def _range(dtype: torch.dtype) -> tuple[float, float]:
-    """Sums of squares in this range have neither overflowed nor vanished."""
-    return (1e-25, 1e30) if dtype == torch.float32 else (1e-250, 1e280)
+def in_range(squared: float, dtype: torch.dtype) -> bool:
+    """Whether a sum of squares of this type is finite, and has neither overflowed nor vanished."""
+    low, high = (1e-25, 1e30) if dtype == torch.float32 else (1e-250, 1e280)
+    # A comparison with nan is false.
+    return low < squared < high
 
 
 def _wide_products(
@@ -247,4 +274,4 @@ def _squared(inner: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     """Squared distances from inner products."""
     norm = inner.diagonal(dim1=-2, dim2=-1)
     # In this order the diagonal is exactly zero.
-    return (norm[..., :, None] + norm[..., None, :]).sub_(inner, alpha=2).clamp_(min=0)
+    return (norm.unsqueeze(-1) + norm.unsqueeze(-2)).sub_(inner, alpha=2).clamp_(min=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -46,13 +45,18 @@ class Present(NamedTuple):
     """The largest magnitude in each vector, if it was computed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stack(Generic[Array]):
+class Stack(NamedTuple, Generic[Array]):
     """The vectors as a tensor, and the way back to the caller's kind of array."""
 
     vectors: Float[Tensor, "*batch n d"]
     mask: Bool[Tensor, "*batch n"] | None
     numpy: bool
+    """Whether the caller's array is from NumPy."""
+    may_look: bool
+    """Whether the code may branch on the numbers: those of a plain stack on a CPU.
+
+    On an accelerator it would have to wait for them. And the neighbourhoods of a batch would not agree on a branch.
+    """
 
     @property
     def n(self) -> int:
@@ -67,21 +71,14 @@ class Stack(Generic[Array]):
         """The type of the computation."""
         return torch.float32 if self.vectors.dtype in _HALF else self.vectors.dtype
 
-    @property
-    def may_look(self) -> bool:
-        """Whether the code may branch on the numbers.
-
-        On an accelerator it would have to wait for them. And the neighbourhoods of a batch would not agree on a branch.
-        """
-        return self.mask is None and self.vectors.ndim == 2 and self.vectors.device.type == "cpu"
-
     def back(self, result: Tensor) -> Array:
         """The result as the caller's kind of array."""
         return cast(Array, result.numpy() if self.numpy else result)
 
     def vector(self, result: Float[Tensor, "*batch d"], present: Present) -> Array:
         """The result in the type of the vectors. Where no vector is present, it is slot 0, made finite."""
-        result = result.to(self.vectors.dtype)
+        if result.dtype != self.vectors.dtype:
+            result = result.to(self.vectors.dtype)
         if present.who is not None:
             nobody = torch.as_tensor(present.number == 0, device=result.device)
             result = torch.where(nobody[..., None], self.vectors[..., 0, :].nan_to_num(), result)
@@ -90,11 +87,16 @@ class Stack(Generic[Array]):
     def columns(self, at_once: int) -> Iterator[slice]:
         """Blocks of columns with about `at_once` numbers. On accelerators they are 100 times as large, because call
         overhead dominates."""
-        if self.vectors.device.type != "cpu":
+        if not self.vectors.is_cpu:
             at_once *= 100
         width = max(1, at_once * self.d // max(1, self.vectors.numel()))
         for start in range(0, self.d, width):
             yield slice(start, min(start + width, self.d))
+
+    def block(self, columns: slice) -> Float[Tensor, "*batch n columns"]:
+        """Some columns in the type of the computation. They are not copied if they have it already."""
+        block = self.vectors if columns.stop - columns.start == self.d else self.vectors[..., columns]
+        return block if block.dtype == self.work else block.to(self.work)
 
 
 def admit(vectors: Array, mask: Mask = None) -> Stack[Array]:
@@ -107,13 +109,14 @@ def admit(vectors: Array, mask: Mask = None) -> Stack[Array]:
             f"vectors must be a stack (n, d) with at least one number, but their shape is {tuple(vectors.shape)}"
         )
     tensor = _tensor(vectors) if isinstance(vectors, np.ndarray) else vectors.detach()
+    numpy = isinstance(vectors, np.ndarray)
     if mask is None:
-        return Stack(tensor, None, isinstance(vectors, np.ndarray))
+        return Stack(tensor, None, numpy, tensor.ndim == 2 and tensor.is_cpu)
     who = torch.as_tensor(mask, device=tensor.device)
     if who.dtype != torch.bool or who.shape != tensor.shape[:-1]:
         want, got = tuple(tensor.shape[:-1]), f"{tuple(who.shape)} of {who.dtype}"
         raise BadInput(f"a mask says which vectors are present: it must be {want} of torch.bool, not {got}")
-    return Stack(tensor, who, isinstance(vectors, np.ndarray))
+    return Stack(tensor, who, numpy, False)
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
@@ -190,12 +193,13 @@ def ranked(values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     >>> ranked(torch.tensor([[3.0, 1.0, 2.0]]))
     tensor([[1., 2., 3.]])
     """
-    if values.device.type != "cpu" or _traced(values):
+    if not at_hand(values):
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))
 
 
-def _traced(values: Tensor) -> bool:
-    """Whether torch only looks at what is done, as in `torch.compile`, `vmap` or `torch.jit.trace`."""
+def at_hand(values: Tensor) -> bool:
+    """Whether NumPy can have these numbers: they are on the CPU, and torch does not only look at what is done, as in
+    `torch.compile`, `vmap` or `torch.jit.trace`."""
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(values)
-    return type(values) is not Tensor or wrapped or torch._C._get_tracing_state() is not None
+    return values.is_cpu and type(values) is Tensor and not wrapped and torch._C._get_tracing_state() is None
