@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from varangian.robust.network import Rows, sort_columns
-from varangian.robust.stack import MINORITY, Array, Mask, Number, Present, Stack, admit, everyone, look
+from varangian.robust.stack import MINORITY, Array, Mask, Number, Present, Stack, admit, look
 from varangian.robust.weights import average, combine, uniform
 
 
@@ -26,7 +26,7 @@ def mean(vectors: Array, *, mask: Mask = None) -> Array:
     stack = admit(vectors, mask)
     quick = average(stack)
     if quick is not None:
-        return stack.vector(quick, everyone(stack))
+        return stack.back(quick)
     present = look(stack)
     return stack.vector(combine(stack, uniform(stack, present), present), present)
 
