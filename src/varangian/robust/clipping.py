@@ -10,7 +10,7 @@ from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.robust.coordinatewise import median
-from varangian.robust.gram import centre_of, squared_to
+from varangian.robust.gram import QUICK_AT_ONCE, centre_of, in_range, squared_to
 from varangian.robust.selection import squared_from
 from varangian.robust.stack import Array, Mask, Present, Stack, admit
 from varangian.robust.weights import combine, uniform
@@ -34,7 +34,7 @@ def clip(vectors: Array, centre: Array, radius: Radius, *, mask: Mask = None) ->
     share = _share(stack, squared, radius).to(stack.work)[..., None]
     clipped = torch.empty_like(stack.vectors)
     for columns in stack.columns(_AT_ONCE):
-        block, around = stack.vectors[..., columns].to(stack.work), middle[..., None, columns]
+        block, around = stack.block(columns), middle[..., None, columns]
         if present.who is not None:
             block = torch.where(present.who[..., None], block, around)
         clipped[..., columns] = torch.where(share < 1, (block * share).addcmul_(around, 1 - share), block)
@@ -99,11 +99,32 @@ def centred_clipping(
         raise BadInput(f"centred_clipping needs at least one iteration, not {iterations}")
     middle = centre_of(stack, median(stack.vectors, mask=stack.mask) if centre is None else centre)
     for _ in range(iterations):
-        squared, present = squared_to(stack, middle)
-        share = _share(stack, squared, radius) * uniform(stack, present)
-        stays = (1 - share.sum(-1, keepdim=True)).to(stack.work)
-        middle = combine(stack, share, present).to(stack.work).addcmul(stays, middle)
+        quick = _quick_step(stack, radius, middle)
+        middle = _step(stack, radius, middle) if quick is None else quick
     return stack.back(middle.to(stack.vectors.dtype))
+
+
+def _quick_step(stack: Stack[Any], radius: Radius, centre: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
+    """One iteration on a small plain stack, as its equation says, or None if the radius or a distance is not in
+    range."""
+    if not stack.may_look or stack.vectors.numel() > QUICK_AT_ONCE or isinstance(radius, Tensor):
+        return None
+    apart = stack.vectors.to(stack.work) - centre
+    distance: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+    farthest = float(distance.max())
+    if not (radius > 0 and in_range(radius * radius, stack.work) and in_range(farthest * farthest, stack.work)):
+        return None
+    # Where the distance is zero, the share is infinite before it is lowered to one.
+    share = distance.reciprocal_().mul_(radius).clamp_(max=1)
+    return torch.addmv(centre, apart.T, share, alpha=1 / stack.n)
+
+
+def _step(stack: Stack[Any], radius: Radius, centre: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """One iteration for numbers of any size: the vectors and the centre are combined, so no difference overflows."""
+    squared, present = squared_to(stack, centre)
+    share = _share(stack, squared, radius) * uniform(stack, present)
+    stays = (1 - share.sum(-1, keepdim=True)).to(stack.work)
+    return combine(stack, share, present).to(stack.work).addcmul(stays, centre)
 
 
 _AT_ONCE = 2**19
@@ -116,8 +137,8 @@ def _share(stack: Stack[Any], squared: Float[Tensor, "*batch n"], radius: Radius
     if not isinstance(radius, Tensor):
         if not radius >= 0:
             raise BadInput(f"a radius must not be negative, but is {radius}")
-        return torch.where(distance > radius, radius / distance, 1.0)
+        return (radius / distance).masked_fill_(distance <= radius, 1)
     if radius.shape != squared.shape[:-1]:
         raise BadInput(f"a radius is one number, or one for each neighbourhood, but its shape is {tuple(radius.shape)}")
     reach = radius.to(squared)[..., None]
-    return torch.where(distance > reach, reach / distance, 1.0)
+    return (reach / distance).masked_fill_(distance <= reach, 1)
