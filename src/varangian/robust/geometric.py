@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from varangian.core.errors import BadInput
 from varangian.robust.gram import Products, products
-from varangian.robust.stack import Array, Mask, Present, admit, ranked
+from varangian.robust.stack import Array, Mask, Present, admit, at_hand, ranked
 from varangian.robust.weights import combine, lowest, only
 
 _ITERATIONS = 100
@@ -16,6 +20,8 @@ _TOLERANCE = 1e-6
 _SMOOTHING = 1e-6
 _SMALLEST = 1e-290
 """A divisor that is never zero."""
+_FEW = 64
+"""Up to so many vectors, call overhead dominates an iteration."""
 
 
 def geometric_median_weights(
@@ -68,20 +74,47 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
     midst, reach = _midst(squared, present)
     half = (present.number + 1) // 2
     start = lowest(torch.take_along_dim(squared, midst[..., None, None], dim=-2)[..., 0, :], half, present)
-    absent = torch.zeros_like(start, dtype=torch.bool) if present.who is None else ~present.who
+    floor = (reach * smoothing**2).clamp_(min=_SMALLEST)
     n = start.shape[-1]
-    floor = (reach * smoothing**2).clamp_(min=_SMALLEST).reshape(-1, 1)
+    if present.who is None and n <= _FEW and at_hand(inner):
+        alone = _iterated_alone(inner.numpy(), floor.numpy(), start.numpy(), iterations, tolerance)
+        return torch.from_numpy(alone)
+    norm = inner.diagonal(dim1=-2, dim2=-1)
+    if present.who is not None:
+        # What is infinitely far has no weight.
+        norm = norm.masked_fill(~present.who, torch.inf)
     weights = _iterated(
-        inner.reshape(-1, n, n), floor, start.reshape(-1, n), absent.reshape(-1, n), iterations, tolerance
+        inner.reshape(-1, n, n), norm.reshape(-1, n), floor.reshape(-1, 1), start.reshape(-1, n), iterations, tolerance
     )
     return only(present, weights.view_as(start))
 
 
+def _next(inner: Array, norm: Array, floor: Array, weights: Array) -> Array:
+    """One iteration: w_i ← 1 / max(|x_i − z|, ν), normalised. All distances come from inner products."""
+    product = (inner @ weights[..., None])[..., 0]
+    apart = norm - 2 * product + (weights * product).sum(-1)[..., None]
+    nearer = apart.clip(floor) ** -0.5
+    after: Array = nearer / nearer.sum(-1)[..., None]
+    return after
+
+
+def _iterated_alone(
+    inner: NDArray[Any], floor: NDArray[Any], weights: NDArray[Any], iterations: int, tolerance: float
+) -> NDArray[Any]:
+    """`_iterated` for one neighbourhood of few vectors, with NumPy, whose calls on few numbers are faster."""
+    norm = inner.diagonal()
+    for iteration in range(iterations):
+        before, weights = weights, _next(inner, norm, floor, weights)
+        if iteration % 2 and np.abs(before - weights).max() <= tolerance:
+            break
+    return weights
+
+
 def _iterated(
     inner: Float[Tensor, "neighbourhood n n"],
+    norm: Float[Tensor, "neighbourhood n"],
     floor: Float[Tensor, "neighbourhood 1"],
     weights: Float[Tensor, "neighbourhood n"],
-    absent: Bool[Tensor, "neighbourhood n"],
     iterations: int,
     tolerance: float,
 ) -> Float[Tensor, "neighbourhood n"]:
@@ -92,27 +125,22 @@ def _iterated(
 
     Args:
         inner: All inner products.
+        norm: Their diagonal, and infinity where a vector is absent.
         floor: The smallest squared distance to divide by.
         weights: The weights to start from.
-        absent: The vectors that have no weight.
         iterations: The most iterations.
         tolerance: The change of a weight up to which a neighbourhood stops.
     """
-    norm = inner.diagonal(dim1=-2, dim2=-1)
     found, place = weights, torch.arange(len(weights), device=weights.device)
     moves = torch.ones_like(floor, dtype=torch.bool)
     for iteration in range(iterations):
-        product = (inner @ weights[..., None])[..., 0]
-        apart = torch.sub(norm, product, alpha=2).add_(torch.linalg.vecdot(weights, product)[..., None])
-        nearer = apart.clamp_(min=floor).rsqrt_().masked_fill_(absent, 0)
-        after = nearer.div_(nearer.sum(-1, keepdim=True).clamp_(min=_SMALLEST))
-        before, weights = weights, torch.where(moves, after, weights)
+        before, weights = weights, torch.where(moves, _next(inner, norm, floor, weights), weights)
         if iteration % 2 and weights.device.type == "cpu":
             moves &= (before - weights).abs().amax(-1, keepdim=True) > tolerance
             left = torch.nonzero(moves[:, 0])[:, 0]
             if 4 * len(left) <= 3 * len(place):
                 found, place = found.index_copy(0, place, weights), place[left]
-                inner, norm, floor, absent = (part[left] for part in (inner, norm, floor, absent))
+                inner, norm, floor = (part[left] for part in (inner, norm, floor))
                 weights, moves = weights[left], moves[left]
             if not len(left):
                 break
@@ -125,6 +153,6 @@ def _midst(squared: Float[Tensor, "*batch n n"], present: Present) -> tuple[Tens
     if isinstance(majority, Tensor):
         reach = torch.take_along_dim(ranked(squared), majority[..., None, None], dim=-1)[..., 0]
     else:
-        reach = squared.kthvalue(majority + 1).values
+        reach = ranked(squared)[..., majority]
     reach, midst = reach.min(-1)
     return midst, reach
