@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether Python may decide by the numbers of a tensor, without waiting for them.
+    """Whether Python may decide by the numbers of a tensor, or give them to NumPy, without waiting for them.
 
     Not on a GPU, where the program would have to wait. And not where torch only follows what is done with a tensor, as
     in `torch.compile`, `vmap` or `torch.jit.trace`: there the decision would hold for other numbers, too.
@@ -17,4 +17,4 @@ def has_values(tensor: Tensor) -> bool:
     """
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     plain = type(tensor) is Tensor and not wrapped and torch._C._get_tracing_state() is None
-    return plain and tensor.device.type == "cpu"
+    return plain and tensor.is_cpu

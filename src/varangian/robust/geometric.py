@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from varangian.core.errors import BadInput
+from varangian.core.tracing import has_values
 from varangian.robust.gram import Products, products
-from varangian.robust.stack import Array, Mask, Present, admit, at_hand, ranked
+from varangian.robust.stack import Array, Mask, Present, admit, ranked
 from varangian.robust.weights import combine, lowest, only
 
 _ITERATIONS = 100
@@ -76,7 +77,7 @@ def weiszfeld(found: Products, smoothing: float, iterations: int, tolerance: flo
     start = lowest(torch.take_along_dim(squared, midst[..., None, None], dim=-2)[..., 0, :], half, present)
     floor = (reach * smoothing**2).clamp_(min=_SMALLEST)
     n = start.shape[-1]
-    if present.who is None and n <= _FEW and at_hand(inner):
+    if present.who is None and n <= _FEW and has_values(inner):
         alone = _iterated_alone(inner.numpy(), floor.numpy(), start.numpy(), iterations, tolerance)
         return torch.from_numpy(alone)
     norm = inner.diagonal(dim1=-2, dim2=-1)

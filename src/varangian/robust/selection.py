@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from varangian.core.errors import BadInput
+from varangian.core.tracing import has_values
 from varangian.robust.gram import first, products, row, squared_to
-from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, at_hand, look, ranked
+from varangian.robust.stack import MINORITY, Array, Bound, Mask, Number, Present, Stack, admit, look, ranked
 from varangian.robust.weights import combine, lowest, mix
 
 _KRUM = Bound(2, 2)
@@ -95,7 +96,7 @@ def _sum_of_lowest(squared: Float[Tensor, "*batch n n"], how_many: Number) -> Fl
         rank = torch.arange(squared.shape[-1], device=squared.device)
         return torch.where(rank < how_many[..., None, None], ranked(squared), 0).sum(-1)
     how_many = max(0, how_many)
-    if at_hand(squared):
+    if has_values(squared):
         return torch.from_numpy(np.sort(squared.numpy(), axis=-1)[..., :how_many].sum(-1))
     return ranked(squared)[..., :how_many].sum(-1)
 

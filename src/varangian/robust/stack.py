@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from varangian.core.errors import BadInput
+from varangian.core.tracing import has_values
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
 """Torch in, torch out; NumPy in, NumPy out."""
@@ -193,13 +194,6 @@ def ranked(values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     >>> ranked(torch.tensor([[3.0, 1.0, 2.0]]))
     tensor([[1., 2., 3.]])
     """
-    if not at_hand(values):
+    if not has_values(values):
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))
-
-
-def at_hand(values: Tensor) -> bool:
-    """Whether NumPy can have these numbers: they are on the CPU, and torch does not only look at what is done, as in
-    `torch.compile`, `vmap` or `torch.jit.trace`."""
-    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(values)
-    return values.is_cpu and type(values) is Tensor and not wrapped and torch._C._get_tracing_state() is None

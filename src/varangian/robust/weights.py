@@ -11,7 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from varangian.robust.stack import Number, Present, Stack, at_hand, everyone, ranked
+from varangian.core.tracing import has_values
+from varangian.robust.stack import Number, Present, Stack, everyone, ranked
 
 _AT_ONCE = 2**19
 """How many numbers to compute together."""
@@ -30,7 +31,7 @@ def lowest(
         scores = scores.masked_fill(~present.who, math.inf)
     if isinstance(how_many, int):
         how_many = max(1, how_many)
-        untied = _untied(scores.numpy(), how_many) if at_hand(scores) else None
+        untied = _untied(scores.numpy(), how_many) if has_values(scores) else None
         if untied is not None:
             kind: type[np.floating[Any]] = np.float32 if dtype == torch.float32 else np.float64
             return torch.from_numpy(untied.astype(kind) / how_many)
