@@ -65,6 +65,9 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the results in --out, once the new ones are complete.")
 ]
 Data = Annotated[Path | None, typer.Option(help="Folder to search for data before the cache, like VARANGIAN_DATA.")]
+MILLIONS = 3 * 10**6
+"""From so many agents on, large memory pages pay."""
+
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -199,6 +202,19 @@ def check_folder(out: Path | None, resume: bool, overwrite: bool) -> None:
     for option, given in (("--resume", resume), ("--overwrite", overwrite)):
         if given and out is None:
             raise BadInput(f"{option} needs a run folder; add --out")
+
+
+def ask_for_large_pages(settings: Sequence[str] | None) -> None:
+    """Let torch ask for large memory pages, if a network of millions of agents is typed. Call this before torch starts.
+
+    The arrays of such a network are requested anew in every round. To get them in small pages takes half of the time.
+    Smaller networks keep their memory, and large pages would cost them a little.
+
+    >>> ask_for_large_pages(["agents=many", "rounds=3"])
+    """
+    typed = dict(one.split("=", 1) for one in settings or () if "=" in one)
+    if typed.get("agents", "").isdecimal() and int(typed["agents"]) >= MILLIONS:
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def look_for_data_in(data: Path | None) -> None:

@@ -31,6 +31,7 @@ from varangian.cli.options import (
     Shards,
     What,
     as_options,
+    ask_for_large_pages,
     asked_for,
     check_folder,
     check_jobs,
@@ -93,6 +94,7 @@ def run(
 
         varangian run runs/first/config.toml --out runs/again --engine ray --address auto --overwrite
     """
+    ask_for_large_pages(set_)
     spent = report.timings.Timings(shown=timings)
     cluster = engine_of(engine, address, shards, gpus_per_shard)
     if tensorboard and cluster is not None:
