@@ -222,7 +222,8 @@ function panels(id, titles, height, x = {}, y = {}) {
   const width = byId(id).clientWidth;
   const columns = Math.max(1, Math.min(titles.length, Math.floor(width / 300)));
   const rows = Math.ceil(titles.length / columns);
-  const layout = { annotations: [], margin: { l: 10, r: 14, t: 34, b: 10 }, height: rows * height + 30 };
+  // The toolbar appears at the top; below it there is room for the titles.
+  const layout = { annotations: [], margin: { l: 10, r: 14, t: 56, b: 10 }, height: rows * height + 52 };
   const apart = 26 / width;
   const between = 74 / layout.height;
   const wide = (1 - apart * (columns - 1)) / columns;
