@@ -15,6 +15,7 @@ import torch
 import xarray as xr
 from commands import assert_same_bits, varangian_
 
+import varangian as vg
 from varangian.core.errors import RunFailed
 from varangian.core.scene import Scene
 from varangian.engine.process_pool import Workers
@@ -107,6 +108,20 @@ def test_a_killed_process_costs_time_only(given: list[Group], monkeypatch: pytes
     found = sweep.sweep(small(), None, jobs=2, watchers=[Killing()])
     assert killed and len(given) > len(set(given)), "the group of the killed process was not given out again"
     xr.testing.assert_identical(untimed(found), untimed(sweep.sweep(small(), None)))
+
+
+def test_what_cannot_be_sent_is_played_here(given: list[Group]) -> None:
+    data = [(torch.randn(12, 3), torch.randint(0, 2, (12,))) for _ in range(4)]
+    net, loss = torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy
+    sent = vg.Task.supervised(net, loss, data, batch=4, step_size=0.1)
+    kept = vg.Task.supervised(net, lambda x, y: loss(x, y), data, batch=4, step_size=0.1)
+    asked: dict[str, Any] = {"rules": ["alone", "average", "loss-based"], "rounds": 60}
+    alone = vg.compare(sent, **asked)
+    xr.testing.assert_identical(untimed(vg.compare(sent, jobs=2, **asked).metrics), untimed(alone.metrics))
+    assert given, "no other process has played"
+    with pytest.warns(UserWarning, match="this process plays all cells: .* cannot be sent"):
+        found = vg.compare(kept, jobs=2, **asked)
+    assert float(found["loss"].sum()) == pytest.approx(float(alone["loss"].sum()), rel=1e-4)
 
 
 BROKEN = """

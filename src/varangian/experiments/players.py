@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,7 +185,8 @@ class Players:
             try:
                 self._others.give(self._waiting[-1])
                 self._played[self._waiting.pop()] = 0
-            except (OSError, BadInput):  # no more processes are allowed, or the plan cannot be sent: go on alone
+            except (OSError, BadInput) as error:  # no more processes are allowed, or the plan cannot be sent
+                warnings.warn(f"this process plays all cells: {error}", stacklevel=2)
                 self._jobs = 1
         self._follow(self._played)
 

@@ -50,6 +50,7 @@ def compare(
     overwrite: bool = False,
     progress: bool | None = None,
     watchers: Sequence[Watcher] = (),
+    jobs: int = 1,
     engine: Engine | None = None,
     **options: Unpack[RunSettings],
 ) -> Comparison:
@@ -72,6 +73,9 @@ def compare(
         overwrite: Replace the contents of the folder, once the new results are complete.
         progress: Whether to show a progress bar. By default on terminals and in notebooks.
         watchers: Objects that follow the comparison, such as `report.tensorboard.TensorBoard`.
+        jobs: How many processes run cells at the same time, to the same bits. They start only if the comparison takes
+            long. They must be able to import your task: define its functions in a module, and let a script begin with
+            `if __name__ == "__main__":`.
         engine: `varangian.RayCluster(...)` runs on a Ray cluster.
         **options: The fields of `RunOptions`. Small models are kept by default, and all with `save_models=True`.
 
@@ -105,7 +109,8 @@ def compare(
             following.append(stack.enter_context(display))
         running = replace(plan, options=replace(plan.options, save_models=wanted))
         kept_in, resumed = (None, False) if place is None else (place.cells, place.resumed)
-        metrics = _headed(sweep(running, kept_in, resume=resumed, watchers=following, engine=engine), metric)
+        swept = sweep(running, kept_in, resume=resumed, watchers=following, engine=engine, jobs=jobs)
+        metrics = _headed(swept, metric)
         if place is not None:
             finish(place, metrics)
         return Comparison(plan, metrics, models.kept)

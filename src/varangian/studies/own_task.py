@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -75,18 +76,19 @@ class OwnTask:
     def of(task: Task | SceneOfSeed, graph: Graph | TimeVarying | None, rounds: int, name: str) -> OwnTask:
         """A study of this task, or of the tasks that a function makes."""
         first = scene_of(task, graph, 0)
-
-        def make(seed: int) -> Scene:
-            return first if seed == 0 else scene_of(task, graph, seed)
-
-        fixed = isinstance(task, Task)
-        return OwnTask(rounds, hash_of(first), name, make=make, fixed=fixed)
+        make = partial(_scene_of_seed, first, task, graph)
+        return OwnTask(rounds, hash_of(first), name, make=make, fixed=isinstance(task, Task))
 
     def scene(self, seed: int) -> Scene:
         """The network and the task of one seed."""
         if self.make is None:
             raise BadInput("this study was read from a file, without its task")
         return self.make(seed)
+
+
+def _scene_of_seed(first: Scene, task: Task | SceneOfSeed, graph: Graph | TimeVarying | None, seed: int) -> Scene:
+    """The network of a seed; that of seed 0 is made already. Other processes can be sent this function."""
+    return first if seed == 0 else scene_of(task, graph, seed)
 
 
 def hash_of(scene: Scene) -> str:
