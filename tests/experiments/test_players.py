@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,27 @@ def test_what_cannot_be_sent_is_played_here(given: list[Group]) -> None:
     with pytest.warns(UserWarning, match="this process plays all cells: .* cannot be sent"):
         found = vg.compare(kept, jobs=2, **asked)
     assert float(found["loss"].sum()) == pytest.approx(float(alone["loss"].sum()), rel=1e-4)
+
+
+def test_an_interrupt_while_a_result_arrives_loses_nothing(
+    given: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, received = list[int](), Connection._recv  # type: ignore[attr-defined]
+
+    def interrupted(self: Any, size: int, *rest: Any) -> Any:
+        if size > 10_000 and not sent:
+            sent.append(size)
+            os.kill(os.getpid(), signal.SIGINT)
+        return received(self, size, *rest)
+
+    monkeypatch.setattr(Connection, "_recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.sweep(small(), tmp_path, jobs=2)
+    assert sent, "no result has arrived"
+    elsewhere = {cell.key for group in given for cell in group.cells}
+    assert elsewhere & {path.stem for path in tmp_path.glob("*.result")}, "a finished cell is lost"
+    whole = sweep.sweep(small(), tmp_path, resume=True)
+    xr.testing.assert_identical(untimed(whole), untimed(sweep.sweep(small(), None)))
 
 
 BROKEN = """

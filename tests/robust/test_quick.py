@@ -87,3 +87,14 @@ def test_input_is_not_changed() -> None:
         assert torch.equal(vectors, before), name
         result.zero_()
         assert torch.equal(vectors, before), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_of_two_that_are_nearest_to_each_other_krum_takes_the_first(dtype: torch.dtype) -> None:
+    # With n = 3 and f = 0, a score is the distance to the one nearest vector, so two scores are the same number.
+    for seed in range(200):
+        vectors = torch.randn(3, 33, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        apart = (vectors[:, None] - vectors).double().square().sum(-1)
+        nearest = (apart + torch.eye(3) * 1e9).flatten().argsort()[:2]
+        first = int(min(nearest.min() // 3, nearest.min() % 3))
+        assert int(robust.krum_weights(vectors, 0).argmax()) == first

@@ -126,9 +126,7 @@ class Workers(Generic[Piece, Done]):
             worker.process.terminate()
         until = time.monotonic() + GRACE
         for worker in everyone:
-            worker.process.join(max(0.0, until - time.monotonic()))
-            worker.process.kill()
-            worker.process.join()
+            _end(worker, until - time.monotonic())
 
     @property
     def pieces(self) -> list[Piece]:
@@ -155,13 +153,14 @@ class Workers(Generic[Piece, Done]):
         for worker in [worker for worker in self._busy if worker.line in ready]:
             piece, tries = self._busy[worker]
             try:
-                said = worker.line.recv()
-                while isinstance(said, _Told):
-                    self._told(piece, said.value)
-                    said = worker.line.recv() if worker.line.poll() else None
+                with interrupted_later():  # half of a message would be taken for the beginning of another one
+                    said = worker.line.recv()
+                    while isinstance(said, _Told):
+                        self._told(piece, said.value)
+                        said = worker.line.recv() if worker.line.poll() else None
             except (EOFError, OSError):
                 del self._busy[worker]
-                worker.process.join()
+                _end(worker)
                 if tries < TRIES:
                     self.give(piece, tries + 1)
                 else:
@@ -172,6 +171,32 @@ class Workers(Generic[Piece, Done]):
                     self._idle.append(worker)
                     found.append((piece, cast(Done, said.result)))
         return found
+
+
+def _end(worker: _Worker, seconds: float = 1.0) -> None:
+    """Wait for the end of a process, which is near. Kill it if it takes longer than so many seconds."""
+    worker.process.join(max(0.0, seconds))
+    worker.process.kill()
+    worker.process.join()
+
+
+@contextmanager
+def interrupted_later() -> Generator[None]:
+    """Interrupts that come within this block are raised at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    before = {one: handler for one in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(one))}
+    for one in before:
+        signal.signal(one, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def in_processes(

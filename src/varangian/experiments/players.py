@@ -22,7 +22,7 @@ from varangian.core.memory import machine_memory
 from varangian.core.scene import Scene
 from varangian.engine.compute.choice import shares_operations
 from varangian.engine.device import chosen_device, seeds_at_once
-from varangian.engine.process_pool import Lost, Tell, Workers, cores
+from varangian.engine.process_pool import Lost, Tell, Workers, cores, interrupted_later
 from varangian.engine.simulated import Result
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import Group, groups_of, play_group, shared_scenes
@@ -55,9 +55,14 @@ def usual_jobs(plan: Plan, scene: Scene) -> int:
     most = min(len(groups), cores(), machine_memory() // MEMORY)
     if most < 2:
         return 1
+    return most if _use_one_core(plan, groups, scene) else 1
+
+
+def _use_one_core(plan: Plan, groups: Sequence[Group], scene: Scene) -> bool:
+    """Whether rounds of these groups use one core each."""
     networks = min(plan.seeds, seeds_at_once(scene)) * max(len(group.cells) for group in groups)
-    on_cpu = chosen_device(options.device, [scene] * networks).type == "cpu"
-    return most if on_cpu and not shares_operations(scene.task, networks) else 1
+    on_cpu = chosen_device(plan.options.device, [scene] * networks).type == "cpu"
+    return on_cpu and not shares_operations(scene.task, networks)
 
 
 @dataclass(eq=False)
@@ -76,9 +81,11 @@ class Player:
     def __call__(self, group: Group, tell: Tell) -> list[Result] | None:
         """The results of the cells. None if something failed: whoever plays the group next will say what."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        torch.set_num_threads(self.threads)
-        self.scenes = self.scenes or shared_scenes(self.plan, scene_of(self.plan.study, None, 0))
         try:
+            torch.set_num_threads(self.threads)
+            self.scenes = self.scenes or shared_scenes(self.plan, scene_of(self.plan.study, None, 0))
+            if _use_one_core(self.plan, [group], self.scenes[0]):
+                torch.set_num_threads(1)  # threads of several processes would wait for each other between rounds, too
             return play_group(self.plan, group, self.folder, self.resume, {}, Teller(tell), scenes=self.scenes)
         except Exception:
             return None
@@ -123,8 +130,8 @@ class Players:
         follow: Callable[[Mapping[Group, int]], object],
     ) -> None:
         self._waiting, self._jobs, self._rounds = list(groups), jobs, rounds
-        self._finish, self._follow = finish, follow
-        self._others = Workers(play, jobs - 1, begin, self._told)
+        self._begin, self._finish, self._follow = begin, finish, follow
+        self._others = Workers(play, jobs - 1, told=self._told)
         self._played: dict[Group, int] = {}
         """The rounds of groups that are being played."""
         self._own: Group | None = None
@@ -173,18 +180,29 @@ class Players:
         return spent >= PATIENCE and spent / max(1, self._own_rounds) * left >= WORTH
 
     def _collect(self, seconds: float) -> None:
-        """Take what the others have finished. If there is nothing new, wait for up to so many seconds."""
-        for group, came in self._others.look(seconds):
-            self._played.pop(group, None)
-            if came is not None and not isinstance(came, Lost):
-                self._finish(group, came)
+        """Take what the others have finished. If there is nothing new, wait for up to so many seconds.
+
+        An interrupt waits until all of it is kept. So does an error, such as a full disk.
+        """
+        failed = list[Exception]()
+        with interrupted_later():
+            for group, came in self._others.look(seconds):
+                self._played.pop(group, None)
+                if came is not None and not isinstance(came, Lost):
+                    try:
+                        self._finish(group, came)
+                    except Exception as error:
+                        failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _give(self) -> None:
         """Give the last of the groups that wait to the processes that are free."""
         while self._waiting and self._others.free and self._jobs > 1:
             try:
                 self._others.give(self._waiting[-1])
-                self._played[self._waiting.pop()] = 0
+                self._played[self._waiting[-1]] = 0
+                self._begin(self._waiting.pop())
             except (OSError, BadInput) as error:  # no more processes are allowed, or the plan cannot be sent
                 warnings.warn(f"this process plays all cells: {error}", stacklevel=2)
                 self._jobs = 1

@@ -82,6 +82,7 @@ def _krum(stack: Stack[Any], rule: str, f: Number) -> tuple[Float[Tensor, "*batc
     """The scores, infinite where absent, which vectors are present, and the f that was used."""
     _KRUM.check(rule, f, stack)
     _, squared, present = products(stack)
+    squared = torch.maximum(squared, squared.mT)  # rounding must not decide between two that are nearest to each other
     few = _KRUM.bear(f, present)
     if present.who is not None:
         squared = squared.masked_fill(~present.who[..., None, :], math.inf)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from varangian.attacks.base import AnyAttack
@@ -69,7 +70,7 @@ def estimate(scenes: Sequence[Scene], rule: Rule[Any], recorded: int, dtype: tor
     graphs = [scene.graph(0) if callable(scene.graph) else scene.graph for scene in scenes]
     agents = sum(graph.agents for graph in graphs)
     entries = sum(_entries(graph.degrees + 1) for graph in graphs)
-    memory = tree_leaves(rule.init(torch.zeros(1, 2, dtype=dtype)))
+    memory = [leaf for leaf in tree_leaves(rule.init(torch.zeros(1, 2, dtype=dtype))) if isinstance(leaf, Tensor)]
     per_entry = sum(leaf.element_size() * leaf.numel() // 2 for leaf in memory if leaf.ndim >= 2)
     table = entries * (8 + 1 + 1 + 2 * per_entry + size)
     byzantine = 24 * entries if any_byzantine else 0
