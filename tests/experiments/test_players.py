@@ -23,7 +23,8 @@ from varangian.engine.process_pool import Workers
 from varangian.experiments import players, sweep
 from varangian.experiments.cells import Cell
 from varangian.experiments.config import Plan, plan_for
-from varangian.experiments.groups import Group
+from varangian.experiments.groups import Group, groups_of
+from varangian.studies.own_task import hash_of
 
 ASKED = ("target-localization", "--set", "agents=12", "--rule", "average,loss-based", "--byzantine", "3")
 
@@ -144,6 +145,16 @@ def test_an_interrupt_while_a_result_arrives_loses_nothing(
     assert elsewhere & {path.stem for path in tmp_path.glob("*.result")}, "a finished cell is lost"
     whole = sweep.sweep(small(), tmp_path, resume=True)
     xr.testing.assert_identical(untimed(whole), untimed(sweep.sweep(small(), None)))
+
+
+def test_a_study_that_makes_other_data_elsewhere_is_not_played_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    plan = small(rules=["average"], byzantine=[3])
+    (group,), data = groups_of(plan), hash_of(plan.study.scene(0))
+    told = list[int]()
+    assert players.Player(plan, None, False, 1, "other")(group, told.append) is None and not told
+    results = players.Player(plan, None, False, 1, data)(group, told.append)
+    assert results is not None and len(results) == 1 and told
 
 
 BROKEN = """

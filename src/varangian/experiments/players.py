@@ -26,7 +26,7 @@ from varangian.engine.process_pool import Lost, Tell, Workers, cores, interrupte
 from varangian.engine.simulated import Result
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import Group, groups_of, play_group, shared_scenes
-from varangian.studies.own_task import scene_of
+from varangian.studies.own_task import hash_of, scene_of
 
 PATIENCE = 1.5
 """After so many seconds it is decided whether other processes help."""
@@ -75,17 +75,24 @@ class Player:
     resume: bool
     threads: int
     """How many threads torch may use in the process that started the sweep."""
+    data: str
+    """The hash of the first network of that process."""
     scenes: Sequence[Scene] = field(default=(), repr=False)
     """The networks of the first seeds, once they are made."""
 
     def __call__(self, group: Group, tell: Tell) -> list[Result] | None:
-        """The results of the cells. None if something failed: whoever plays the group next will say what."""
+        """The results of the cells. None if something failed: whoever plays the group next will say what.
+
+        None also if the study makes another network here, as one that draws without a seed does.
+        """
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        torch.set_num_threads(1)  # threads of several processes wait for each other, also between rounds
         try:
-            torch.set_num_threads(self.threads)
             self.scenes = self.scenes or shared_scenes(self.plan, scene_of(self.plan.study, None, 0))
-            if _use_one_core(self.plan, [group], self.scenes[0]):
-                torch.set_num_threads(1)  # threads of several processes would wait for each other between rounds, too
+            if hash_of(self.scenes[0]) != self.data:
+                return None
+            if not _use_one_core(self.plan, [group], self.scenes[0]):
+                torch.set_num_threads(self.threads)
             return play_group(self.plan, group, self.folder, self.resume, {}, Teller(tell), scenes=self.scenes)
         except Exception:
             return None

@@ -23,6 +23,7 @@ from varangian.experiments.cluster_sweep import spread
 from varangian.experiments.config import Plan
 from varangian.experiments.groups import Group, groups_of, play_group
 from varangian.experiments.players import Player, Players
+from varangian.studies.own_task import hash_of, scene_of
 
 
 def sweep(
@@ -84,7 +85,8 @@ class _Sweep:
         groups = groups_of(plan, scenes=self.scenes) if cluster is None else alone
         first = {cell.key: (cell, group) for group in reversed(groups) for cell in group.cells}
         fresh = [group for group in groups if not (self.resume and any(is_kept(self.folder, c) for c in group.cells))]
-        player = Player(plan, self.folder, self.resume, torch.get_num_threads())
+        data = hash_of(self.scenes[0] if self.scenes else scene_of(plan.study, None, 0)) if jobs > 1 else ""
+        player = Player(plan, self.folder, self.resume, torch.get_num_threads(), data)
         with (
             nullcontext() if cluster is None else cluster.connected(),
             Players(player, fresh, jobs, self.of_cell, self.begun, self.finished_elsewhere, self.follow) as players,
