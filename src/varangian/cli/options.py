@@ -207,7 +207,7 @@ def check_folder(out: Path | None, resume: bool, overwrite: bool) -> None:
 def ask_for_large_pages(settings: Sequence[str] | None) -> None:
     """Let torch ask for large memory pages, if a network of millions of agents is typed. Call this before torch starts.
 
-    The arrays of such a network are requested anew in every round. To get them in small pages takes half of the time.
+    The arrays of such a network are requested anew in every round. To get them in small pages takes much of the time.
     Smaller networks keep their memory, and large pages would cost them a little.
 
     >>> ask_for_large_pages(["agents=many", "rounds=3"])
